@@ -1,0 +1,97 @@
+"""`eulerstack init`: a workspace for presets of one's own."""
+
+import json
+from pathlib import Path
+
+import click
+
+from eulerstack.errors import ExportError
+
+DODO = '''"""Build graph of this workspace: `doit list`, `doit`, `doit export:my_model`."""
+
+from eulerstack.graph.tasks import *  # noqa: F403  the task creators and DOIT_CONFIG
+'''
+
+IGNORE = "/build/\n/cache/\n__pycache__/\n"
+
+README = """# Presets
+
+    eulerstack validate --preset my_model    # is it right
+    eulerstack explain --preset my_model     # what it costs
+    doit cpu_sanity                          # does each preset link, compute and learn
+    doit export:my_model                     # build/my_model/hf, a Hugging Face directory at full size
+    doit list                                # where every preset stands
+
+Each file in `presets/` is one architecture. `schema.json` lets an editor complete and check it.
+"""
+
+PRESET = """# yaml-language-server: $schema=../schema.json
+#
+# One architecture. Change anything; `doit cpu_sanity:my_model` says within seconds whether it still works.
+schema_version: 1
+
+let:
+  width: 512                      # a number with a name, used below as ${let.width}
+
+model:
+  name: my_model
+  d_model: ${let.width}
+  vocab_size: 32000
+  max_seq_len: 2048
+  n_heads: 8
+  n_kv_heads: 4                   # grouped-query attention
+  d_ff: ${let.width * 11 // 4}
+
+tokenizer_contract:
+  type: byte_bpe                  # trained when the model is exported; or: {type: hf, pretrained: gpt2}
+
+embedding:
+  type: learned
+  positional: rope                # or alibi, learned, none
+
+layer_templates:                  # the kinds of layers
+  local:
+    mixer:
+      type: attention
+      attention: {window: 256}    # sees the last 256 tokens
+    ffn: {type: gated_mlp}
+  state:
+    mixer:
+      type: mamba
+      mamba: {variant: mamba2, d_state: 64}
+    ffn: {type: gated_mlp}
+
+layer_schedule:                   # which layer is of which kind, in order
+  - {template: state, repeat: 3}
+  - {template: local, override: {attention: {window: null}}}   # the same, but global
+  - {template: state, repeat: 3}
+  - {template: local}
+
+head:
+  type: causal_lm
+"""
+
+
+@click.command("init")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+def command(directory: Path) -> None:
+    """Make a workspace in DIRECTORY: presets/, dodo.py, .gitignore, README.md, schema.json."""
+    from eulerstack.language.schema_json import json_schema
+
+    files = {
+        "presets/my_model.yml": PRESET,
+        "dodo.py": DODO,
+        ".gitignore": IGNORE,
+        "README.md": README,
+        "schema.json": json.dumps(json_schema(), indent=1, sort_keys=True) + "\n",
+    }
+    taken = [name for name in files if (directory / name).exists()]
+    if taken:
+        raise ExportError.at(
+            directory / taken[0], "exists already", "name an empty or a new directory", "README.md#your-own-presets"
+        )
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    click.echo(f"{directory}: a workspace with one preset. Next: cd {directory} && doit cpu_sanity")

@@ -1,0 +1,48 @@
+"""What several commands share: how a preset is named, how warnings are shown."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from eulerstack.paths import find_preset
+
+
+class PresetType(click.ParamType):
+    """A preset by name (workspace, then catalogue) or by path."""
+
+    name = "preset"
+
+    def convert(self, value, param, ctx) -> Path:
+        return value if isinstance(value, Path) else find_preset(value)
+
+
+preset_option = click.option(
+    "--preset", "-p", type=PresetType(), required=True, metavar="NAME|FILE", help="A preset by name or by path."
+)
+length_option = click.option(
+    "--length", type=click.IntRange(min=1), help="Tokens of context for FLOPs and cache; max_seq_len by default."
+)
+
+
+def show_warnings(warnings: Iterable[object]) -> None:
+    """Each warning on stderr, three lines."""
+    for warning in warnings:
+        click.echo(str(warning), err=True)
+
+
+def count(n: float) -> str:
+    """A number as people say it: 1.19 B, 100.4 M."""
+    for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if abs(n) >= size:
+            return f"{n / size:.4g} {unit}"
+    return str(round(n))
+
+
+def size(n: float) -> str:
+    """Bytes in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024:
+            return f"{n:.4g} {unit}"
+        n /= 1024
+    return f"{n:.4g} TiB"

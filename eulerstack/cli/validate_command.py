@@ -1,0 +1,40 @@
+"""`eulerstack validate`: is the preset right, every error at once."""
+
+from pathlib import Path
+
+import click
+
+from eulerstack.cli.options import count, preset_option, show_warnings
+
+
+@click.command("validate")
+@preset_option
+@click.option("--report", is_flag=True, help="Say what was found: layers, parameters, every warning by rule.")
+@click.option("--disable", multiple=True, metavar="RULE", help="Switch off a realism rule by its name.")
+def command(preset: Path, report: bool, disable: tuple[str, ...]) -> None:
+    """Check a preset without building anything."""
+    from eulerstack.compiler.judge import judge
+
+    try:
+        judged = judge(preset, disabled=frozenset(disable))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    show_warnings(judged.warnings)
+    if report:
+        _report(preset, judged)
+    click.echo(f"{preset}: valid" + (f", {len(judged.warnings)} warnings" if judged.warnings else ""))
+
+
+def _report(preset: Path, judged) -> None:
+    ir, costs = judged.ir, judged.costs
+    templates = sorted({layer.template for layer in ir.layers})
+    click.echo(f"model       {ir.model.name}")
+    click.echo(f"layers      {len(ir.layers)} of {len(templates)} templates: {', '.join(templates)}")
+    if costs is not None:
+        click.echo(f"parameters  {count(costs.total)}, {count(costs.active)} active")
+        if ir.model.target_params:
+            click.echo(
+                f"target      {count(ir.model.target_params)}, off by {costs.total / ir.model.target_params - 1:+.1%}"
+            )
+    for problem in judged.unbuilt:
+        click.echo(f"not built   {problem.where}: {problem.what}")

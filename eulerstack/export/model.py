@@ -1,0 +1,37 @@
+"""IR -> directory: compile, find the tokenizer, write. The stages and `eulerstack compile --output-dir` both end here."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from eulerstack.compiler.compile import compile_ir
+from eulerstack.export.directory import Exported, write_directory
+from eulerstack.export.tokenizer import Contract, resolve
+from eulerstack.ir.types import IR
+
+
+def export_model(
+    ir: IR,
+    name: str,
+    target: Path,
+    *,
+    variant: str = "full",
+    progress: Callable[[int, int], None] | None = None,
+) -> Exported:
+    """Write the model of `ir`, of the preset called `name`, into the new directory `target`.
+
+    Raises CompileError for what is not built yet, ExportError when the tokenizer does not fit or nothing can be written.
+    """
+    compiled = compile_ir(ir, name=name)
+    contract = Contract.of(ir.tokenizer_contract)
+    tokenizer = resolve(contract, ir.model.vocab_size, max_length=ir.model.max_seq_len, fetch=True)
+    return write_directory(
+        compiled.config,
+        tokenizer,
+        target,
+        preset_name=name,
+        ir_digest=compiled.ir_digest,
+        seed=ir.training_hints.seed,
+        predicted_params=compiled.costs.total,
+        variant=variant,
+        progress=progress,
+    )

@@ -1,0 +1,163 @@
+"""The `moe` channel mixer: a router and gated experts."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+from pydantic import Field
+
+from eulerstack.language.block import (
+    Breach,
+    Dims,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Shape,
+    block,
+)
+from eulerstack.language.ffns import gated_mlp
+
+
+@block
+class BiasCorrection:
+    """Balancing without an auxiliary loss (Wang et al. 2024): a bias that chooses and does not weigh."""
+
+    enabled: bool = False
+    update_rate: NonNegativeFloat = 1e-3
+    target_imbalance: NonNegativeFloat = 0.0
+
+
+@block
+class Routing:
+    """Who chooses the experts."""
+
+    type: Literal["learned", "hash"]
+    hash_salt: int | None = None
+
+
+@block
+class Balance:
+    """Sequence-wise balance loss and group-limited routing (DeepSeek-V3)."""
+
+    sequence_aux_coef: NonNegativeFloat = 0.0
+    group_limit: PositiveInt | None = None
+
+
+@block
+class Moe:
+    """Options of a mixture of experts."""
+
+    experts: PositiveInt = Field(description="routed experts")
+    top_k: PositiveInt = Field(description="experts per token")
+    router: Literal["softmax", "sigmoid"] = Field("softmax", description="affinity, unless `affinity` is given")
+    affinity: Literal["softmax", "sigmoid", "sqrt_softplus"] | None = Field(None, description="wins over `router`")
+    normalize_top_k: bool = Field(True, description="selected weights sum to one")
+    routed_scale: PositiveFloat = Field(1.0, description="factor on the routed sum")
+    d_ff: PositiveInt | None = Field(None, description="width of one expert")
+    shared_experts: NonNegativeInt = Field(0, description="experts that always run")
+    shared_d_ff: PositiveInt | None = Field(None, description="width of one shared expert")
+    z_loss: NonNegativeFloat = Field(0.0, description="weight of the router z-loss")
+    load_balance_coef: NonNegativeFloat = Field(0.01, description="weight of the balance loss")
+    capacity_factor: PositiveFloat = Field(1.0, description="capacity over the even share of tokens")
+    capacity_drop_policy: Literal["overflow", "drop", "pad"] = Field("overflow", description="beyond capacity")
+    router_init_std: PositiveFloat | None = Field(None, description="std of the router's init")
+    router_jitter: NonNegativeFloat = Field(0.0, description="multiplicative input noise, training only")
+    bias_correction: BiasCorrection = Field(BiasCorrection(), description="balancing by a selection bias")
+    routing: Routing = Field(Routing(type="learned"), description="learned, or by a hash of the token id")
+    balance: Balance = Field(Balance(), description="sequence loss and groups")
+
+
+@block
+class Block:
+    """`ffn: {type: moe, moe: {...}}`"""
+
+    type: Literal["moe"]
+    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
+        "swiglu", description="of each expert's gate"
+    )
+    bias: bool = Field(False, description="bias on every projection of the experts")
+    moe: Moe
+
+    def breaches(self, spec: Any) -> Iterator[Breach]:
+        moe = self.moe
+        if moe.top_k > moe.experts:
+            what = f"top_k {moe.top_k} of {moe.experts} experts"
+            yield Breach(("moe", "top_k"), what, f"choose at most {moe.experts} experts")
+        if moe.shared_d_ff is not None and not moe.shared_experts:
+            yield Breach(("moe", "shared_d_ff"), "no shared expert", "set shared_experts, or delete it", key=True)
+        if (moe.balance.group_limit or 0) > moe.experts:
+            where = ("moe", "balance", "group_limit")
+            yield Breach(where, f"more groups than {moe.experts} experts", "use fewer groups")
+        yield from self._routing()
+
+    def _routing(self) -> Iterator[Breach]:
+        routing, where = self.moe.routing, ("moe", "routing", "hash_salt")
+        if routing.type == "hash" and routing.hash_salt is None:
+            yield Breach(where, "hash routing needs a salt", "add an integer, for example `hash_salt: 982451653`")
+        if routing.type == "learned" and routing.hash_salt is not None:
+            yield Breach(where, "learned routing has no salt", "delete it, or set type to hash", key=True)
+        if routing.type == "hash" and self.moe.bias_correction.enabled:
+            where = ("moe", "bias_correction", "enabled")
+            yield Breach(where, "a hash chooses the experts, so a bias cannot", "switch one of the two off")
+
+    @property
+    def unbuilt(self) -> tuple[tuple[str, ...], ...]:
+        later = {
+            ("moe", "routing", "type"): self.moe.routing.type == "hash",
+            ("moe", "balance", "sequence_aux_coef"): self.moe.balance.sequence_aux_coef > 0,
+            ("moe", "balance", "group_limit"): self.moe.balance.group_limit is not None,
+        }
+        return tuple(where for where, used in later.items() if used)
+
+    def completed(self, dims: Dims) -> "Block":
+        d_ff = self.moe.d_ff or dims.d_ff
+        shared = self.moe.shared_d_ff or d_ff
+        moe = replace(self.moe, affinity=self.moe.affinity or self.moe.router, d_ff=d_ff, shared_d_ff=shared)
+        return replace(self, moe=moe)
+
+    def shrunk(self, dims: Dims, small: Dims) -> "Block":
+        """At most four experts, fewer of them chosen than there are wherever that was so."""
+        moe, chosen = self.moe, min(self.moe.top_k, 2)
+        experts = chosen if moe.top_k == moe.experts else min(moe.experts, 4)
+        width, shared = (max(4, min(n * small.d_ff // dims.d_ff, small.d_ff // 2)) for n in (moe.d_ff, moe.shared_d_ff))
+        top_k = min(chosen, max(1, experts - 1)) if moe.top_k < moe.experts else chosen
+        few = {"experts": experts, "top_k": top_k, "shared_experts": min(moe.shared_experts, 2)}
+        return replace(self, moe=replace(moe, **few, d_ff=width, shared_d_ff=shared))
+
+    def runtime(self, dims: Dims) -> dict:
+        moe = self.moe
+        names = ("d_ff", "experts", "top_k", "affinity", "normalize_top_k", "routed_scale", "shared_experts")
+        names += ("shared_d_ff", "z_loss", "load_balance_coef", "capacity_factor", "capacity_drop_policy")
+        names += ("router_init_std", "router_jitter")
+        options = {"type": "moe", "activation": self.activation, "bias": self.bias}
+        options |= {name: getattr(moe, name) for name in names}
+        return options | {"bias_correction": asdict(moe.bias_correction)}
+
+    def tensors(self, dims: Dims) -> dict[str, Shape]:
+        """Experts are packed, gate and up in one; the shared experts are one gated MLP."""
+        moe, d = self.moe, dims.d_model
+        shapes: dict[str, Shape] = {
+            "router.weight": (moe.experts, d),
+            "experts.gate_up_proj": (moe.experts, 2 * moe.d_ff, d),
+            "experts.down_proj": (moe.experts, d, moe.d_ff),
+        }
+        if self.bias:
+            shapes |= {"experts.gate_up_bias": (moe.experts, 2 * moe.d_ff), "experts.down_bias": (moe.experts, d)}
+        shared = gated_mlp.tensors(d, moe.shared_experts * moe.shared_d_ff, self.bias) if moe.shared_experts else {}
+        return shapes | {f"shared.{name}": shape for name, shape in shared.items()}
+
+    def buffers(self, dims: Dims) -> dict[str, Shape]:
+        return {"router.correction_bias": (self.moe.experts,)} if self.moe.bias_correction.enabled else {}
+
+    def idle(self, dims: Dims) -> int:
+        """Those of the experts that a token does not visit."""
+        one = gated_mlp.tensors(dims.d_model, self.moe.d_ff, self.bias)
+        return (self.moe.experts - self.moe.top_k) * sum(math.prod(shape) for shape in one.values())
+
+    def flops(self, dims: Dims, length: int) -> int:
+        """The router, the chosen experts and the shared ones; capacity that is padded is not counted."""
+        moe = self.moe
+        width = moe.top_k * moe.d_ff + moe.shared_experts * moe.shared_d_ff
+        return 2 * dims.d_model * (moe.experts + 3 * width)

@@ -1,0 +1,27 @@
+"""The plain feed-forward layer, down(act(up(x))).
+
+Reference: Vaswani et al. 2017, Attention Is All You Need, equation 2.
+
+B batch, T tokens, D model width, F feed-forward width.
+"""
+
+import torch
+from torch import nn
+
+from .context import Context
+from .op_activation import activation as named
+
+
+class FFN(nn.Module):
+    """[B, T, D] -> [B, T, D] through [B, T, F]."""
+
+    def __init__(self, config, layer_idx: int, *, d_ff: int, activation: str, bias: bool):
+        super().__init__()
+        self.config, self.layer_idx = config, layer_idx
+        self.up_proj = nn.Linear(config.hidden_size, d_ff, bias=bias)
+        self.down_proj = nn.Linear(d_ff, config.hidden_size, bias=bias)
+        self.down_proj.to_residual = True
+        self.act = named(activation)
+
+    def forward(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, None]:
+        return self.down_proj(self.act(self.up_proj(x))), None

@@ -1,0 +1,125 @@
+"""The experts of a mixture as packed matrices, and the ways to bring tokens to them and back.
+
+N tokens, D d_model, F width of one expert, E experts, K top_k, C capacity of one expert. An assignment is a (choice,
+token) pair, numbered choice * N + token: all first choices come before all second choices. The work grows with the
+assignments, not with E.
+"""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from .initial import Constant, Init, Rule
+from .op_activation import activation as activation_of
+from .op_router import count
+
+
+class Experts(nn.Module):
+    """E gated MLPs, down(act(gate x) * up x), packed in 3D parameters: all get a gradient whoever was chosen."""
+
+    def __init__(self, d_model: int, *, experts: int, d_ff: int, activation: str, bias: bool):
+        super().__init__()
+        self.experts = experts
+        self.act = activation_of(activation)
+        self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * d_ff, d_model))
+        self.down_proj = nn.Parameter(torch.empty(experts, d_model, d_ff))
+        self.gate_up_bias = nn.Parameter(torch.empty(experts, 2 * d_ff)) if bias else None
+        self.down_bias = nn.Parameter(torch.empty(experts, d_model)) if bias else None
+
+    def initial(self, init: Init) -> dict[str, Rule]:
+        _, d_model, d_ff = self.down_proj.shape
+        rules = {"gate_up_proj": init.matrix(d_model), "down_proj": init.matrix(d_ff, to_residual=True)}
+        biases = {"gate_up_bias": Constant(0.0), "down_bias": Constant(0.0)}
+        return rules | (biases if self.down_bias is not None else {})
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        """`x` [M, D], the rows of expert 0 first, then those of expert 1, ...; `sizes` [E] int: rows of each."""
+        if _traceable(x, self.gate_up_proj, self.down_proj):
+            gate, up = _grouped_linear(x, self.gate_up_proj, self.gate_up_bias, sizes).chunk(2, dim=-1)
+            return _grouped_linear(self.act(gate) * up, self.down_proj, self.down_bias, sizes)
+        hit = [(e, n) for e, n in enumerate(sizes.tolist()) if n] or [(0, 0)]
+        packed = (self.gate_up_proj, self.gate_up_bias, self.down_proj, self.down_bias)
+        if torch.is_grad_enabled():  # unbind's backward writes all experts once; indexing's would once for each expert
+            packed = [p if p is None else p.unbind(0) for p in packed]
+        parts = zip(hit, x.split([n for _, n in hit]), strict=True)
+        return torch.cat([self._one(part, *(p if p is None else p[e] for p in packed)) for (e, _), part in parts])
+
+    def _one(self, x, gate_up, gate_up_bias, down, down_bias) -> torch.Tensor:
+        gate, up = F.linear(x, gate_up, gate_up_bias).chunk(2, dim=-1)
+        return F.linear(self.act(gate) * up, down, down_bias)
+
+    def batched(self, x: torch.Tensor) -> torch.Tensor:
+        """The same on buffers of one length for every expert, [E, C, D] -> [E, C, D]."""
+        gate, up = _batched_linear(x, self.gate_up_proj, self.gate_up_bias).chunk(2, dim=-1)
+        return _batched_linear(self.act(gate) * up, self.down_proj, self.down_bias)
+
+
+def run_all(experts: Experts, x: torch.Tensor, selected: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """`x` [N, D], `selected` and `weights` [N, K] -> the weighted sum of each token's experts [N, D]."""
+    flat = selected.T.flatten()
+    order = flat.argsort(stable=True)
+    return _grouped(experts, x, order, count(selected, experts.experts), weights)
+
+
+def run_within_capacity(experts, x, selected, weights, keep: torch.Tensor | None, *, factor: float, padded: bool):
+    """As `run_all`, but an expert takes at most C = ceil(factor * real tokens * K / E) assignments; the rest add zero.
+
+    First choices go before second choices, earlier tokens before later ones (Lepikhin et al. 2020, GShard, section
+    2.2). Padding (`keep` [N] False) takes no place. `padded` computes on buffers [E, C, D]; the result is the same.
+    """
+    real = selected.shape[0] if keep is None else int(keep.sum())
+    capacity = max(1, math.ceil(factor * real * selected.shape[1] / experts.experts - 1e-9))  # 1.1 * 50 / 5 is 11
+    flat = selected.T.flatten()
+    if keep is not None:
+        flat = flat.masked_fill(~keep.repeat(selected.shape[1]), experts.experts)
+    order = flat.argsort(stable=True)
+    sizes = flat.bincount(minlength=experts.experts + 1)
+    place = torch.arange(len(flat), device=flat.device) - (sizes.cumsum(0) - sizes)[flat[order]]
+    taken = (place < capacity) & (flat[order] < experts.experts)
+    order, place, sizes = order[taken], place[taken], sizes[:-1].clamp(max=capacity)
+    if not padded:
+        return _grouped(experts, x, order, sizes, weights)
+    slot = flat[order] * capacity + place
+    buffers = x.new_zeros(experts.experts * capacity, x.shape[1]).index_copy(0, slot, _rows(x, order))
+    y = experts.batched(buffers.unflatten(0, (experts.experts, capacity))).flatten(0, 1)
+    return _combine(y[slot], order, weights).to(x.dtype)
+
+
+def _grouped(experts: Experts, x, order, sizes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Compute the assignments `order` [M], sorted by expert, and bring them home."""
+    return _combine(experts(_rows(x, order), sizes), order, weights).to(x.dtype)
+
+
+def _rows(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    return x.index_select(0, order % x.shape[0])
+
+
+def _combine(y: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """`y` [M, D] of the assignments `order` [M] -> [N, D]; one that is missing adds zero. Needs no atomic additions."""
+    n, k = weights.shape
+    home = y.new_zeros(n * k, y.shape[1]).index_copy(0, order, y)
+    return (home.unflatten(0, (k, n)) * weights.T.unsqueeze(-1)).sum(0)
+
+
+def _grouped_linear(x, weight, bias, sizes: torch.Tensor) -> torch.Tensor:
+    """`x` [M, I] in E consecutive groups, `weight` [E, O, I], `bias` [E, O] or None -> [M, O], by torch's kernel."""
+    y = F.grouped_mm(x, weight.transpose(1, 2), offs=sizes.cumsum(0).to(torch.int32))
+    return y if bias is None else y + bias.repeat_interleave(sizes, 0, output_size=len(x))
+
+
+def _batched_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    y = x @ weight.transpose(1, 2)
+    return y if bias is None else y + bias.unsqueeze(1)
+
+
+def _traceable(x: torch.Tensor, *weights: torch.Tensor) -> bool:
+    """Whether to use torch's grouped product: only under torch.compile, which takes it in bfloat16. Elsewhere the loop
+    is as fast, takes every dtype and width, and leaves a zero gradient to an expert nobody chose on every device."""
+    return (
+        torch.compiler.is_compiling()
+        and hasattr(F, "grouped_mm")
+        and all(w.dtype == x.dtype == torch.bfloat16 for w in weights)
+        and all(n * w.element_size() % 16 == 0 for w in weights for n in w.shape[1:])
+    )

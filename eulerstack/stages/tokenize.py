@@ -1,0 +1,49 @@
+"""corpus, tokenizer -> `tokenize.json`: which token shards the full-size check reads, by content."""
+
+import json
+from pathlib import Path
+
+AFTER = ("normalize",)
+LIBRARIES = ("tokenizers", "numpy")
+WORKER = "front"
+MODELING = None
+TIME_LIMIT = 3600
+OUTPUTS = ("tokenize.json",)
+MAX_SEQ_LEN = 512
+
+
+def inputs(preset: Path, build: Path) -> dict:
+    """The content of the text and of the tokenizer."""
+    from eulerstack.data.sample import corpus_digest
+    from eulerstack.stages.export import tokenizer_digest
+
+    return {"corpus": corpus_digest(), "tokenizer": tokenizer_digest(build)}
+
+
+def run(preset: Path, build: Path, out: Path) -> None:
+    """Raises DataError for text that cannot be read or a token that the vocabulary does not hold."""
+    from eulerstack.data.prepare import tokenize_jsonl
+    from eulerstack.data.sample import write_corpus
+    from eulerstack.export.tokenizer import resolve
+    from eulerstack.ir.types import from_dict
+
+    ir = from_dict(json.loads((build / "normalize.json").read_text(encoding="utf-8"))["ir"])
+    contract = ir.tokenizer_contract
+    tokenizer = resolve(contract, ir.model.vocab_size, fetch=True)
+    data = tokenize_jsonl(
+        write_corpus(), tokenizer, max_seq_len=MAX_SEQ_LEN, add_bos=contract.add_bos, add_eos=contract.add_eos
+    )
+    data.check_vocab(ir.model.vocab_size)
+    document = {
+        "shards": [s.tokens.name for s in data.shards],
+        "tokens": data.num_tokens,
+        "documents": data.num_documents,
+        "stand_in": data.stand_in,
+    }
+    (out / "tokenize.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def summary(out: Path) -> str:
+    found = json.loads((out / "tokenize.json").read_text(encoding="utf-8"))
+    stand_in = ", stand-in tokenizer" if found["stand_in"] else ""
+    return f"{found['tokens']:,} tokens of {found['documents']} documents{stand_in}"

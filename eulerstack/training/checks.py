@@ -1,0 +1,70 @@
+"""A sanity run: load an exported directory as a stranger would, check the laws, write the verdict.
+
+    python checks.py DIR OUT.json (--corpus DOLMA.jsonl | --tokens SHARD.npy) [--device cpu] [--dtype float32]
+
+Run by its path in a process that cannot import eulerstack; `laws.py` and `steps.py` beside it are all it shares.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from laws import Check, Subject, load, report, verdict
+
+
+def from_corpus(path: Path, corpus: Path) -> tuple[torch.Tensor, ...]:
+    """One batch [4, 48]: the first tokens of a dolma file by the directory's own tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer, ids, needed = AutoTokenizer.from_pretrained(path), [], 4 * 48
+    with corpus.open(encoding="utf-8") as lines:
+        for line in lines:
+            ids += tokenizer(json.loads(line)["text"], add_special_tokens=False)["input_ids"]
+            if len(ids) >= needed:
+                return (torch.tensor(ids[:needed]).view(4, 48),)
+    raise SystemExit(f"{corpus.name} has {len(ids)} tokens, {needed} are needed")
+
+
+def from_shard(shard: Path, *, rows: int = 2, length: int = 512) -> tuple[torch.Tensor, ...]:
+    """Batches [rows, length] of a token shard, without its incomplete rest."""
+    ids = np.load(shard, mmap_mode="r")
+    count = len(ids) // (rows * length)
+    if not count:
+        raise SystemExit(f"{shard.name} has {len(ids)} tokens, {rows * length} are needed")
+    batches = ids[: count * rows * length].reshape(count, rows, length)[:64]
+    return tuple(torch.from_numpy(batch.astype("int64")) for batch in batches)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("out", type=Path)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--corpus", type=Path)
+    source.add_argument("--tokens", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=42)
+    a = parser.parse_args()
+    torch.manual_seed(a.seed)
+    batches = from_shard(a.tokens) if a.tokens else from_corpus(a.dir, a.corpus)
+    try:
+        model = load(a.dir, a.device, getattr(torch, a.dtype))
+    except (ValueError, TypeError, RuntimeError, ImportError, OSError, KeyError, AttributeError) as error:
+        said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        answer = report([Check("loads from disk", False, "no model", said)], None)
+    else:
+        answer = verdict(Subject(model, tuple(b.to(a.device) for b in batches), a.steps, a.lr, a.seed))
+    a.out.write_text(json.dumps(answer, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""What tests of all rooms share: a workspace of one's own, and small exports of the catalogue."""
+
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def workspace(tmp_path_factory, monkeypatch):
+    """Every test writes its cache and artifacts into one folder of the run, never into the checkout."""
+    home = tmp_path_factory.getbasetemp() / "workspace"
+    home.mkdir(exist_ok=True)
+    monkeypatch.setenv("EULERSTACK_HOME", str(home))
+    return home
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> dict[str, Path]:
+    """The presets of the catalogue by name."""
+    return {path.stem: path for path in sorted((REPO / "presets").glob("*.yml"))}

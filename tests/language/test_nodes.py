@@ -1,0 +1,68 @@
+"""Text to nodes: places, and what is no single, bounded YAML document."""
+
+import pytest
+
+from eulerstack.errors import ParseError
+from eulerstack.language.nodes import compose, place_at
+
+REFUSED = {
+    "": (1, 1, "the file is empty"),
+    "# only a comment\n": (1, 1, "the file is empty"),
+    "a: 1\n---\nb: 2\n": (2, 1, "a second document"),
+    "a: 1\n...\n---\nb: 2\n": (3, 1, "a second document"),
+    "a:\n\tb: 1\n": (2, 1, "a tab"),
+    "a: [1,\n\t2}\n": (2, 1, "a tab"),
+    "a: 'x\n": (2, 1, "not YAML"),
+    "a: 1\n b: 2\n": (2, 3, "not YAML"),
+    "a: b: c\n": (1, 5, "not YAML"),
+    "a: @x\n": (1, 4, "not YAML"),
+    "a: *b\n": (1, 4, "no anchor"),
+    "a: &x [*x]\n": (1, 8, "inside its own anchor"),
+    "a: &x 1\nb: &x 2\n": (2, 4, "defined twice"),
+    "a: !!str 1\n": (1, 4, "tag"),
+    "a: !mine {}\n": (1, 4, "tag"),
+    "a: \x07\n": (1, 4, "U+0007"),
+    "a: 1\nb: \x00\n": (2, 4, "U+0000"),
+    "[" * 70: (1, 66, "nested more than 64"),
+    "%YAML 3.0\n---\na: 1\n": (1, 1, "not YAML"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED, ids=lambda text: repr(text)[:20])
+def test_refused_with_its_place(text):
+    line, column, words = REFUSED[text]
+    with pytest.raises(ParseError) as caught:
+        compose(text, "p.yml")
+    (problem,) = caught.value.problems
+    assert words in problem.what
+    assert (problem.line, problem.column) == (line, column)
+
+
+def test_places_count_from_one():
+    root = compose("a: 1\nb:\n  - x\n  - {c: d}\n", "p.yml")
+    (a, one), (b, items) = root.content
+    assert [root.place, a.place, one.place, b.place, items.place] == [(1, 1), (1, 1), (1, 4), (2, 1), (3, 3)]
+    assert items.content[1].content[0][1].place == (4, 9)
+
+
+def test_columns_count_characters():
+    root = compose("größe: [é, x]\n", "p.yml")
+    assert root.content[0][1].content[1].place == (1, 12)
+
+
+def test_an_alias_is_the_node_of_its_anchor():
+    root = compose("a: &x {b: 1}\nc: *x\n", "p.yml")
+    assert root.content[0][1] is root.content[1][1]
+
+
+def test_quoted_is_not_plain():
+    root = compose("a: '1'\nb: 1\nc: |\n  1\n", "p.yml")
+    assert [value.plain for _, value in root.content] == [False, True, False]
+
+
+def test_windows_line_ends():
+    assert compose("a: 1\r\nb: 2\r\n", "p.yml").content[1][0].place == (2, 1)
+
+
+def test_place_at():
+    assert [place_at("ab\ncd", i) for i in (0, 1, 3, 4)] == [(1, 1), (1, 2), (2, 1), (2, 2)]

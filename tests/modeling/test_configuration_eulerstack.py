@@ -1,0 +1,46 @@
+import json
+
+import pytest
+
+from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
+
+
+@pytest.fixture(params=["rope", "yarn", "none"])
+def written(request, payload, block):
+    """A config.json, as the compiler writes it."""
+    kinds = block(window=5), block("none", "mlp")
+    if request.param == "rope":
+        return payload(*kinds)
+    if request.param == "none":
+        return payload(*kinds, positional="none", rope_parameters=None, head_dim=7)  # odd: nothing rotates
+    rope = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+    rope |= {"partial_rotary_factor": 0.5, "beta_fast": 30.0}
+    return payload(*kinds, rope_parameters=rope, rope_theta=500.0, partial_rotary_factor=0.5)
+
+
+def test_every_value_survives_a_round_trip(written, tmp_path):
+    text = written | {"tie_word_embeddings": True, "head_bias": True, "embedding_scale": 2.5, "dropout": 0.1}
+    EulerStackConfig(**text).save_pretrained(tmp_path)
+    again = json.loads((tmp_path / "config.json").read_text())
+    assert {key: again.get(key) for key in text if key != "rope_scaling"} == {
+        key: value for key, value in text.items() if key != "rope_scaling"
+    }
+    EulerStackConfig.from_pretrained(tmp_path).save_pretrained(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "config.json").read_text()) == again
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tie_and_ids_are_always_written(payload, block, tied, tmp_path):
+    config = EulerStackConfig(**payload(block(), tie_word_embeddings=tied, bos_token_id=4, eos_token_id=5))
+    config.save_pretrained(tmp_path)
+    again = json.loads((tmp_path / "config.json").read_text())
+    assert (again["tie_word_embeddings"], again["bos_token_id"], again["eos_token_id"]) == (tied, 4, 5)
+
+
+@pytest.mark.parametrize(("windows", "largest"), [((None,), None), ((5,), 5), ((5, None, 9), 9)])
+def test_sliding_window(payload, block, windows, largest):
+    assert EulerStackConfig(**payload(*(block(window=w) for w in windows))).sliding_window == largest
+
+
+def test_it_has_defaults_for_everything():
+    assert EulerStackConfig().to_dict()["model_type"] == "eulerstack"
