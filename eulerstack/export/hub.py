@@ -53,13 +53,14 @@ def _snapshot(name: str) -> Path | None:
 @cache
 def fetch(name: str) -> Path | None:
     """Bring the tokenizer files of a hub name into the hub's cache: one attempt per process, None if it fails."""
-    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = any(os.environ.get(key, "").lower() not in FALSE for key in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-    if offline or not answers(endpoint, PATIENCE):
+    if offline:
         return None
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
+    if not answers(constants.ENDPOINT, PATIENCE):
+        return None
     for file in FILES:
         try:
             hf_hub_download(name, file)

@@ -1,4 +1,4 @@
-"""IR -> directory: compile, find the tokenizer, write. The stages and `eulerstack compile --output-dir` both end here."""
+"""IR -> directory: compile, find the tokenizer, write. The stages and `eulerstack compile --output-dir` end here."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ def export_model(
 ) -> Exported:
     """Write the model of `ir`, of the preset called `name`, into the new directory `target`.
 
-    Raises CompileError for what is not built yet, ExportError when the tokenizer does not fit or nothing can be written.
+    Raises CompileError for what is not built yet, ExportError when the tokenizer does not fit or a write fails.
     """
     compiled = compile_ir(ir, name=name)
     contract = Contract.of(ir.tokenizer_contract)

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.util import cache_from_source
 from pathlib import Path
 
-from eulerstack.graph.digest import Digests, digest_of
+from eulerstack.digest import Digests, digest_of
 
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 

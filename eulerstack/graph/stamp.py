@@ -11,7 +11,7 @@ import json
 import os
 from pathlib import Path
 
-from eulerstack.graph.digest import canonical
+from eulerstack.digest import canonical
 
 HEAD = b'{"seal":"'
 LENGTH = len(HEAD) + 64 + len(b'",')

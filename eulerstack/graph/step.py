@@ -13,6 +13,7 @@ A stage is a module of `eulerstack/stages/`, found by its file name, that import
 | `CHECKS` | for a stranger: the script and the files beside it that it imports |
 | `script(preset, build, out)` | for a stranger, in place of `run`: the command, that is the script and its arguments |
 | `summary(out)` | one line for the terminal |
+| `prepare(preset, build)` | optional: brings to this machine what the key will speak of |
 | `check(out)` | optional: raises if what was written is not good enough |
 | `skipped()` | optional: why the stage cannot run on this machine, "" if it can |
 | `digests(out)` | optional: sha256 by file name, of files whose writer has computed it already |
@@ -27,9 +28,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from eulerstack.digest import canonical, digest_of
 from eulerstack.errors import CacheError, EulerStackError
 from eulerstack.graph import locks, stamp
-from eulerstack.graph.digest import canonical, digest_of
 from eulerstack.graph.source import PYTHON
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Step:
     def _build(self) -> None:
         place = self.place
         self._check_before()
+        if hasattr(self.stage, "prepare"):
+            self.stage.prepare(self.preset, self.build_folder)
         key = self.key()
         digest = digest_of(key)
         with locks.held(place.cache / "locks" / f"{digest}.lock", self._say_waiting):

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from eulerstack.digest import SEE, Digests, digest_of, files_under, hash_file
 from eulerstack.errors import CacheError
 from eulerstack.graph import stamp
-from eulerstack.graph.digest import SEE, Digests, digest_of, files_under, hash_file
 from eulerstack.graph.locks import Scratch
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eulerstack import paths
+from eulerstack.digest import digests_in
 from eulerstack.graph import locks
-from eulerstack.graph.digest import digests_in
 from eulerstack.graph.source import Libraries, Sources
 from eulerstack.graph.store import Store
 

@@ -17,7 +17,7 @@ class Context:
 
     positions: torch.Tensor  # [B, T] int: place of each token in its document, for rotary and learned positions
     keep: torch.Tensor | None = None  # [B, T] bool: False on padding; None: every token is real
-    starts: torch.Tensor | None = None  # [B, T] bool: first token of a new document (state resets before it); None: none
+    starts: torch.Tensor | None = None  # [B, T] bool: a new document begins, state resets before it
     key_positions: torch.Tensor | None = None  # [B, S] int: `positions` of every cached and present token
     key_keep: torch.Tensor | None = None  # [B, S] bool
     key_documents: torch.Tensor | None = None  # [B, S] int: document number of each key; None: one document

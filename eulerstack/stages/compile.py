@@ -14,7 +14,7 @@ OUTPUTS = ("compile.json", "code.json")
 def inputs(preset: Path, build: Path) -> dict:
     """The IR, the preset's name, and the bytes of the modeling files that its parts reach."""
     from eulerstack.compiler.closure import reachable_files
-    from eulerstack.graph.digest import file_digest
+    from eulerstack.digest import file_digest
 
     source = build / "normalize.json"
     parts = json.loads(source.read_text(encoding="utf-8"))["parts"]

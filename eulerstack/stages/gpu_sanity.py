@@ -28,7 +28,7 @@ AFTER = ("cpu_sanity", "export", "tokenize") if devices() else ("cpu_sanity",)
 
 def inputs(preset: Path, build: Path) -> dict:
     """The devices; and, where there is one, the directory and the token shards."""
-    from eulerstack.graph.digest import file_digest
+    from eulerstack.digest import file_digest
 
     if not devices():
         return {"devices": []}

@@ -13,7 +13,7 @@ OUTPUTS = ("normalize.json",)
 
 def inputs(preset: Path, build: Path) -> dict:
     """The bytes of the preset: a comment re-runs this stage and no other."""
-    from eulerstack.graph.digest import file_digest
+    from eulerstack.digest import file_digest
 
     return {"preset": file_digest(preset)}
 

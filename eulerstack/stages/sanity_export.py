@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from eulerstack.stages.export import LIBRARIES as LIBRARIES
-from eulerstack.stages.export import describe
+from eulerstack.stages.export import describe, written
 
 AFTER = ("compile",)
 WORKER = "package"
@@ -15,12 +15,10 @@ OUTPUTS = ("sanity",)
 
 def inputs(preset: Path, build: Path) -> dict:
     """The compiled payload, and the corpus that the small tokenizer is trained on."""
-    from eulerstack.export.tokenizer import digest
-    from eulerstack.graph.digest import file_digest
-    from eulerstack.ir.shrink import SMALL_VOCAB
+    from eulerstack.data.sample import corpus_digest
+    from eulerstack.digest import file_digest
 
-    tokenizer = digest({"type": "byte_bpe", "corpus": None}, SMALL_VOCAB)
-    return {"compile": file_digest(build / "compile.json"), "tokenizer": tokenizer}
+    return {"compile": file_digest(build / "compile.json"), "corpus": corpus_digest()}
 
 
 def run(preset: Path, build: Path, out: Path) -> None:
@@ -34,3 +32,8 @@ def run(preset: Path, build: Path, out: Path) -> None:
 
 def summary(out: Path) -> str:
     return describe(out / "sanity")
+
+
+def digests(out: Path) -> dict[str, str]:
+    """What the writer has hashed already."""
+    return written(out / "sanity")

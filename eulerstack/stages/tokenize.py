@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+from eulerstack.stages.export import prepare as prepare
+from eulerstack.stages.export import tokenizer_digest
+
 AFTER = ("normalize",)
 LIBRARIES = ("tokenizers", "numpy")
 WORKER = "front"
@@ -15,7 +18,6 @@ MAX_SEQ_LEN = 512
 def inputs(preset: Path, build: Path) -> dict:
     """The content of the text and of the tokenizer."""
     from eulerstack.data.sample import corpus_digest
-    from eulerstack.stages.export import tokenizer_digest
 
     return {"corpus": corpus_digest(), "tokenizer": tokenizer_digest(build)}
 

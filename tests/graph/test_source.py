@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eulerstack.graph.digest import Digests, Memo
+from eulerstack.digest import Digests, Memo
 from eulerstack.graph.source import Libraries, Sources
 
 

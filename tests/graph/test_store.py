@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from eulerstack.digest import Digests, Memo, digest_of, hash_file
 from eulerstack.errors import CacheError
 from eulerstack.graph import stamp
-from eulerstack.graph.digest import Digests, Memo, digest_of, hash_file
 from eulerstack.graph.locks import Scratch
 from eulerstack.graph.store import Store, trees_of
 

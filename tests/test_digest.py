@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from eulerstack import digest
+from eulerstack.digest import Digests, Memo, canonical, digest_of, files_under, hash_file
 from eulerstack.errors import CacheError
-from eulerstack.graph import digest
-from eulerstack.graph.digest import Digests, Memo, canonical, digest_of, files_under, hash_file
 
 SETTLED = 0.05  # seconds after which a file counts as no longer being written
 
