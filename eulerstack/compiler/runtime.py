@@ -115,17 +115,20 @@ def _sizes(ir: IR) -> dict:
 
 
 def _positions(ir: IR) -> dict:
-    """Both spellings of rope: transformers before 5 reads `rope_theta` and `rope_scaling`, later `rope_parameters`."""
+    """Both spellings of rope: transformers before 5 reads `rope_theta` and `rope_scaling`, later `rope_parameters`.
+
+    Without rope there are no parameters, or transformers would hold them against a model that does not rotate; and
+    `rope_scaling` is there only if it says something, since newer versions warn of it.
+    """
     embedding = ir.embedding
+    known = {"positional": embedding.positional, "embedding_scale": embedding.scale}
+    if embedding.positional != "rope":
+        return known | {"rope_parameters": None}
     given = asdict(embedding.rope_scaling) if embedding.rope_scaling else {"type": "default"}
     scaling = {"rope_type": given.pop("type")} | {key: value for key, value in given.items() if value is not None}
     plain = {"rope_theta": embedding.rope_theta, "partial_rotary_factor": embedding.rope_fraction}
-    return {
-        "positional": embedding.positional,
-        "embedding_scale": embedding.scale,
-        "rope_parameters": scaling | plain,
-        "rope_scaling": scaling if embedding.rope_scaling else None,
-    } | plain
+    older = {"rope_scaling": scaling} if embedding.rope_scaling else {}
+    return known | {"rope_parameters": scaling | plain} | older | plain
 
 
 def _head(ir: IR) -> dict:

@@ -10,7 +10,8 @@ MODELING = "meaning"
 TIME_LIMIT = 600
 OUTPUTS = ("cpu_sanity.json",)
 TRAINING = Path(__file__).resolve().parents[1] / "training"
-CHECKS = tuple(TRAINING / name for name in ("checks.py", "laws.py", "steps.py"))  # the script, and what it imports
+# The script, and what it imports.
+CHECKS = tuple(TRAINING / name for name in ("checks.py", "laws.py", "subject.py", "steps.py"))
 
 
 def inputs(preset: Path, build: Path) -> dict:
@@ -51,13 +52,8 @@ def demand(verdict_file: Path) -> None:
         return
     see = "docs/tutorials/06_sanity_training.md"
     fix = "mend the layer named here, then run doit again"
-    raise SanityError(
-        Problem(
-            "SanityError", verdict_file.name, None, None, c["name"], f"{c['figure']} {c['detail']}".strip(), fix, see
-        )
-        for c in verdict["checks"]
-        if not c["ok"]
-    )
+    failed = ((c["name"], f"{c['figure']}, {c['detail']}") for c in verdict["checks"] if not c["ok"])
+    raise SanityError(Problem("SanityError", verdict_file.name, None, None, *said, fix, see) for said in failed)
 
 
 def describe(verdict_file: Path) -> str:

@@ -1,8 +1,8 @@
-"""The laws that a sanity run checks on a loaded model, each a function that answers by name with its figure.
+"""The laws that a sanity run checks on a loaded model, each a function that answers with a figure and what is wrong.
 
 One that fails names the layer and the template where it first went wrong. This file runs where eulerstack cannot be
-imported (checks.py), so it imports torch, transformers and `steps.py` beside it.
-Shapes: B batch, T tokens, V vocabulary.
+imported (checks.py), so it imports torch, transformers and the files beside it.
+B batch, T tokens, V vocabulary.
 """
 
 import math
@@ -13,17 +13,17 @@ from itertools import cycle
 from pathlib import Path
 
 import torch
-from steps import decreased, train_steps  # beside this file, on the path of checks.py
+from steps import decreased, train_steps  # these two stand beside this file, on the path of checks.py
+from subject import CHUNKS, LENGTH, Subject, load
 
 # Largest difference that counts as equal, in standard deviations of the compared values.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
-CHUNKS = ((0, 9), (9, 10), (10, 11), (11, 18), (18, 26))
-LENGTH = CHUNKS[-1][1]
+Answer = tuple[str, str]  # what was measured; where and how it went wrong, "" if it did not
 
 
 @dataclass(frozen=True)
 class Check:
-    """The answer of one law: `figure` is what was measured, `detail` where it went wrong."""
+    """The answer to one law by its name."""
 
     name: str
     ok: bool
@@ -31,106 +31,41 @@ class Check:
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A loaded model, and what to feed it: batches [B, T] of token ids, trained on in turn."""
-
-    model: torch.nn.Module
-    batches: tuple[torch.Tensor, ...]
-    steps: int
-    lr: float
-    seed: int
-
-    @property
-    def batch(self) -> torch.Tensor:
-        return self.batches[0]
-
-    @property
-    def probe(self) -> torch.Tensor:
-        return self.batch[:2, :LENGTH]
-
-    def place(self, layer: int) -> str:
-        """A layer by number and template; the embedding is -1."""
-        pattern = self.model.config.block_pattern
-        return f"layer {layer} (template {pattern[layer]})" if layer >= 0 else "embedding"
-
-    def place_of(self, parameter: str) -> str:
-        """A parameter by name, with its layer and template."""
-        numbers = [int(part) for part in parameter.split(".") if part.isdigit()]
-        return f"{self.place(numbers[0])}: {parameter}" if ".layers." in parameter else parameter
-
-    def hidden(self, ids: torch.Tensor, cache=None, *, use_cache: bool = False):
-        """One forward pass without gradients, with every layer's output."""
-        with torch.no_grad():
-            return self.model(input_ids=ids, past_key_values=cache, use_cache=use_cache, output_hidden_states=True)
-
-
-def _spread(x: torch.Tensor) -> float:
-    return x.float().std().item() + 1e-12
-
-
-def _first_apart(subject: Subject, got, want, tolerance: float) -> tuple[float, str]:
-    """The largest gap of the logits in standard deviations, and the first layer whose output is apart."""
-    gap = (got.logits.float() - want.logits.float()).abs().max().item() / _spread(want.logits)
-    if gap <= tolerance:
-        return gap, ""
-    for number, (a, b) in enumerate(zip(got.hidden_states, want.hidden_states, strict=True)):
-        if not (a.float() - b.float()).abs().max().item() <= tolerance * _spread(b):
-            return gap, f"first apart after {subject.place(number - 1)}"
-    return gap, "first apart in the head"
-
-
-def shapes_link(subject: Subject) -> Check:
+def shapes_link(subject: Subject) -> Answer:
     """Every layer accepts what the one before gives, and the head gives [B, T, V]."""
-    entered = [-1]
-    layers = subject.model.model.layers
-    hooks = [
-        layer.register_forward_pre_hook(lambda *_, number=number: entered.append(number))
-        for number, layer in enumerate(layers)
-    ]
-    try:
-        out = subject.hidden(subject.probe)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        return Check("shapes link", False, "no logits", f"{subject.place(entered[-1])}: {error}".splitlines()[0])
-    finally:
-        for hook in hooks:
-            hook.remove()
+    out = subject.hidden(subject.probe)
     want = (*subject.probe.shape, subject.model.config.vocab_size)
-    ok = tuple(out.logits.shape) == want and len(out.hidden_states) == len(layers) + 1
-    return Check("shapes link", ok, f"{tuple(out.logits.shape)}", "" if ok else f"expected {want}")
+    return str(tuple(out.logits.shape)), "" if tuple(out.logits.shape) == want else f"the head: not {want}"
 
 
-def loss_finite(subject: Subject) -> Check:
+def loss_finite(subject: Subject) -> Answer:
     """The loss of one batch is a number; at the start it is near that of a uniform guess, ln V."""
     with torch.no_grad():
-        loss = subject.model(input_ids=subject.batch, labels=subject.batch, use_cache=False).loss.item()
+        loss = subject.loss().item()
     figure = f"{loss:.3f} (ln V = {math.log(subject.model.config.vocab_size):.3f})"
     if math.isfinite(loss):
-        return Check("loss finite", True, figure)
+        return figure, ""
     states = subject.hidden(subject.batch).hidden_states
-    bad = next((n - 1 for n, h in enumerate(states) if not torch.isfinite(h).all()), None)
-    return Check("loss finite", False, figure, "in the head" if bad is None else f"first in {subject.place(bad)}")
+    bad = (subject.place(n - 1) for n, h in enumerate(states) if not torch.isfinite(h).all())
+    return figure, f"first in {next(bad, 'the head')}"
 
 
-def gradients_finite(subject: Subject) -> Check:
+def gradients_finite(subject: Subject) -> Answer:
     """Every parameter gets a gradient, and it is finite."""
     model = subject.model.train()
     model.zero_grad(set_to_none=True)
-    model(input_ids=subject.batch, labels=subject.batch, use_cache=False).loss.backward()
-    grads = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-    missing = [name for name, g in grads.items() if g is None]
-    bad = [name for name, g in grads.items() if g is not None and not torch.isfinite(g).all()]
-    idle = sum(g is not None and not g.any() for g in grads.values())
+    subject.loss().backward()
+    grads = {name: p.grad for name, p in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     model.eval()
-    detail = [f"no gradient: {subject.place_of(n)}" for n in missing[:3]]
-    detail += [f"not finite: {subject.place_of(n)}" for n in bad[:3]]
-    good = len(grads) - len(missing) - len(bad)
-    figure = f"{good} of {len(grads)} tensors" + (f", {idle} all zero" if idle else "")
-    return Check("every gradient finite", not (missing or bad), figure, "; ".join(detail))
+    wrong = [f"no gradient: {subject.place_of(n)}" for n, g in grads.items() if g is None]
+    wrong += [f"not finite: {subject.place_of(n)}" for n, g in grads.items() if g is not None and not _finite(g)]
+    idle = sum(g is not None and not g.any() for g in grads.values())
+    figure = f"{len(grads) - len(wrong)} of {len(grads)} tensors" + (f", {idle} all zero" if idle else "")
+    return figure, "; ".join(wrong[:3])
 
 
-def causal(subject: Subject) -> Check:
+def causal(subject: Subject) -> Answer:
     """What comes later changes nothing before it."""
     half = LENGTH // 2
     other = subject.probe.clone()
@@ -139,11 +74,10 @@ def causal(subject: Subject) -> Check:
     for out in (got, want):
         out.logits = out.logits[:, :half]
         out.hidden_states = tuple(h[:, :half] for h in out.hidden_states)
-    gap, detail = _first_apart(subject, got, want, TOLERANCE[want.logits.dtype] / 10)
-    return Check("causal", not detail, f"{gap:.0e} sd", detail)
+    return _apart(subject, got, want, TOLERANCE[want.logits.dtype] / 10)
 
 
-def cached_decoding(subject: Subject) -> Check:
+def cached_decoding(subject: Subject) -> Answer:
     """Chunk by chunk and token by token through the cache equals one full forward."""
     want, cache, parts = subject.hidden(subject.probe), None, []
     for start, stop in CHUNKS:
@@ -152,94 +86,134 @@ def cached_decoding(subject: Subject) -> Check:
     got = parts[0]
     got.logits = torch.cat([p.logits for p in parts], 1)
     got.hidden_states = tuple(torch.cat(hs, 1) for hs in zip(*(p.hidden_states for p in parts), strict=True))
-    gap, detail = _first_apart(subject, got, want, TOLERANCE[want.logits.dtype])
-    return Check("cached decoding equals full forward", not detail, f"{gap:.0e} sd", detail)
+    return _apart(subject, got, want, TOLERANCE[want.logits.dtype])
 
 
-def save_and_load(subject: Subject) -> Check:
+def save_and_load(subject: Subject) -> Answer:
     """Saved and loaded again, every tensor and every logit is the same to the last bit."""
-    before = subject.hidden(subject.probe).logits
-    device, dtype = before.device, next(subject.model.parameters()).dtype
+    want = subject.hidden(subject.probe)
     with tempfile.TemporaryDirectory() as folder:
         subject.model.save_pretrained(folder)
-        again = load(Path(folder), device, dtype)
+        again = load(Path(folder), want.logits.device, subject.model.dtype)
     mine, theirs = subject.model.state_dict(), again.state_dict()
-    differ = [n for n in mine if n not in theirs or not torch.equal(mine[n], theirs[n])]
+    differ = [n for n in mine | theirs if n not in mine or n not in theirs or not torch.equal(mine[n], theirs[n])]
+    figure = f"{len(mine) - len(differ)} of {len(mine)} tensors"
+    if differ:
+        return figure, f"differs: {subject.place_of(differ[0])}"
     with torch.no_grad():
-        same = torch.equal(again(input_ids=subject.probe, use_cache=False).logits, before)
-    detail = f"differs: {subject.place_of(differ[0])}" if differ else ("" if same else "tensors equal, logits not")
-    return Check(
-        "save and load exact", same and not differ, f"{len(mine) - len(differ)} of {len(mine)} tensors", detail
-    )
+        got = again(input_ids=subject.probe, use_cache=False, output_hidden_states=True)
+    return figure, _apart(subject, got, want, 0.0)[1]
 
 
-def learns(subject: Subject) -> tuple[Check, dict]:
+def learns(subject: Subject) -> Answer:
     """The loss falls within the given steps."""
     torch.manual_seed(subject.seed)
     batches = ({"input_ids": ids, "labels": ids} for ids in cycle(subject.batches))
     losses = train_steps(subject.model, batches, steps=subject.steps, lr=subject.lr)
-    ok = decreased(losses)
-    detail = "" if ok else _why_not(subject, losses)
+    subject.losses[:] = losses
     figure = f"{losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps"
-    training = {
-        "steps": len(losses),
-        "initial_loss": _number(losses[0]),
-        "final_loss": _number(losses[-1]),
-        "loss_decreased": ok,
-    }
-    return Check(f"loss falls within {subject.steps} steps", ok, figure, detail), training
+    return figure, "" if decreased(losses) else _obstacle(subject)
 
 
-def _why_not(subject: Subject, losses: list[float]) -> str:
-    for name, p in subject.model.named_parameters():
-        if not torch.isfinite(p).all():
-            return f"diverged: {subject.place_of(name)} is not finite"
-    norms = {n: p.grad.norm().item() for n, p in subject.model.named_parameters() if p.grad is not None}
-    if not math.isfinite(losses[-1]) or not norms:
-        return "the loss is not finite"
-    return f"largest gradient in {subject.place_of(max(norms, key=norms.get))}"
+def _obstacle(subject: Subject) -> str:
+    """Where learning stops: a part that is not finite, or whose gradient does not point uphill.
+
+    Each part alone is moved along its gradient g, forth and back by t; the loss must then differ by 2 t |g|^2. Errors
+    spread from the head to the embedding, so the first part in that order is the one.
+    """
+    model = subject.model.eval()
+    if bad := [n for n, p in model.named_parameters() if not _finite(p)]:
+        return f"diverged: {subject.place_of(bad[0])} is not finite"
+    model.zero_grad(set_to_none=True)
+    subject.loss().backward()
+    for place, parameters in subject.groups().items():
+        moved = [p for p in parameters if p.grad is not None]
+        slope = sum(p.grad.float().square().sum().item() for p in moved)
+        if not slope:
+            return f"no gradient reaches {place}"
+        step = 0.01 * math.sqrt(sum(p.float().square().sum().item() for p in moved) / slope)
+        if 2 * step * slope > 1e-4 and _rise(subject, moved, step) < step * slope:
+            return f"the gradient of {place} does not point uphill"
+    return "every gradient points uphill; the steps are too small or too large"
 
 
-def _number(x: float) -> float | None:
-    return round(x, 4) if math.isfinite(x) else None
+def _rise(subject: Subject, parameters: list[torch.nn.Parameter], step: float) -> float:
+    """How much the loss grows over `step` times the gradient of these parameters, from behind them to before them."""
+    losses = []
+    with torch.no_grad():
+        for way in (1, -2, 1):  # there, to the other side, and home
+            for p in parameters:
+                p.add_(p.grad, alpha=way * step)
+            losses.append(subject.loss().item())
+    return losses[0] - losses[1]
 
 
-def load(path: Path, device, dtype: torch.dtype) -> torch.nn.Module:
-    """The directory as `AutoModelForCausalLM` loads it, in eval mode."""
-    from transformers import AutoModelForCausalLM
+def _apart(subject: Subject, got, want, tolerance: float) -> Answer:
+    """The largest gap of the logits in standard deviations, and the first part whose output is apart."""
+    gap = _gap(got.logits, want.logits)
+    figure = f"{gap:.0e} sd"
+    if gap <= tolerance:
+        return figure, ""
+    pairs = enumerate(zip(got.hidden_states, want.hidden_states, strict=True))
+    apart = (subject.place(n - 1) for n, (a, b) in pairs if not _gap(a, b) <= tolerance)
+    return figure, f"first apart after {next(apart, 'the head')}"
 
-    model = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True, dtype=dtype)
-    return model.to(device).eval()
+
+def _gap(a: torch.Tensor, b: torch.Tensor) -> float:
+    """In float32; NaN for NaN."""
+    a, b = a.float(), b.float()
+    return (a - b).abs().max().item() / (b.std().item() + 1e-12)
 
 
-LAWS: tuple[Callable[[Subject], Check], ...] = (
-    shapes_link,
-    loss_finite,
-    causal,
-    cached_decoding,
-    gradients_finite,
-    save_and_load,
-)
+def _finite(x: torch.Tensor) -> bool:
+    return bool(torch.isfinite(x).all())
+
+
+LAWS: dict[str, Callable[[Subject], Answer]] = {
+    "shapes link": shapes_link,
+    "loss finite": loss_finite,
+    "causal": causal,
+    "cached decoding equals full forward": cached_decoding,
+    "every gradient finite": gradients_finite,
+    "save and load exact": save_and_load,
+    "loss falls within {steps} steps": learns,
+}
 
 
 def verdict(subject: Subject) -> dict:
-    """All laws in order; after the first that cannot even run forward, the rest are not asked."""
+    """All laws in order; without logits, the first alone."""
     checks: list[Check] = []
-    for law in LAWS:
-        checks.append(law(subject))
-        if law is shapes_link and not checks[-1].ok:
-            return report(checks, None)
-    check, training = learns(subject)
-    return report([*checks, check], training)
+    for name, law in LAWS.items():
+        checks.append(_ask(name.format(steps=subject.steps), law, subject))
+        if not checks[0].ok:
+            break
+    return report(checks, subject.losses)
 
 
-def report(checks: list[Check], training: dict | None) -> dict:
+def _ask(name: str, law: Callable[[Subject], Answer], subject: Subject) -> Check:
+    try:
+        figure, detail = law(subject)
+    except Exception as error:  # code under test may raise anything, and every law has an answer
+        figure, detail = "no answer", f"{subject.whereabouts}: {first_line(error)}"
+    return Check(name, not detail, figure, detail)
+
+
+def first_line(error: Exception) -> str:
+    """The kind of an error, and what it says first."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def report(checks: list[Check], losses: list[float]) -> dict:
     """The verdict as JSON: PASS if every check is ok; `training` is None where it was not reached."""
     failed = [c for c in checks if not c.ok]
-    reason = "; ".join(f"{c.name}: {c.detail or c.figure}" for c in failed)
     return {
         "verdict": "FAIL" if failed else "PASS",
-        "reason": reason,
+        "reason": "; ".join(f"{c.name}: {c.detail}" for c in failed),
         "checks": [asdict(c) for c in checks],
-        "training": training,
+        "training": _training(losses) if losses else None,
     }
+
+
+def _training(losses: list[float]) -> dict:
+    first, last = (round(x, 4) if math.isfinite(x) else None for x in (losses[0], losses[-1]))
+    return {"steps": len(losses), "initial_loss": first, "final_loss": last, "loss_decreased": decreased(losses)}

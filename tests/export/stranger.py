@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.modules["eulerstack"] = None  # an import of it fails, even where it is installed
 
-import torch  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+import torch  # noqa: E402 - after the hook that hides the package
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402 - after the hook that hides the package
 
 
 def load(folder):

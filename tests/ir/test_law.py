@@ -9,9 +9,9 @@ from eulerstack.ir.law import verify
 from eulerstack.ir.normalizer import normalize_to_ir
 
 
-def changed(ir, index=0, **changes):
+def changed(ir, at=0, **changes):
     layers = list(ir.layers)
-    layers[index] = replace(layers[index], **changes)
+    layers[at] = replace(layers[at], **changes)
     return replace(ir, layers=tuple(layers))
 
 

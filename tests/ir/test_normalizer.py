@@ -40,8 +40,8 @@ def test_mamba_and_moe_defaults(preset, template):
     mamba1 = template({"type": "mamba", "mamba": {"variant": "mamba1"}}, {"type": "none"})
     mamba2 = template({"type": "mamba", "mamba": {"head_dim": 12}}, {"type": "none"})
     moe = template({}, {"type": "moe", "moe": {"experts": 4, "top_k": 2, "router": "sigmoid", "shared_experts": 1}})
-    one, two, three = normalize_to_ir(preset(mamba1, mamba2, moe, d_model=84, d_ff=55)).layers
-    assert (one.mixer.mamba.dt_rank, one.mixer.mamba.head_dim) == (6, None)
+    one, two, three = normalize_to_ir(preset(mamba1, mamba2, moe, d_model=72, d_ff=55)).layers
+    assert (one.mixer.mamba.dt_rank, one.mixer.mamba.head_dim) == (5, None)
     assert (two.mixer.mamba.head_dim, two.mixer.mamba.n_groups, two.mixer.mamba.chunk_size) == (12, 1, 256)
     own = three.ffn.moe
     assert (own.affinity, own.d_ff, own.shared_d_ff) == ("sigmoid", 55, 55)

@@ -86,17 +86,18 @@ class Block:
         """2 (weights of the projections) + 2 K (channels of the convolution) + the recurrence, whatever `length`.
 
         The recurrence is counted as it is written, one token after the other, each product and each sum once: of Mamba
-        6 C N + 3 C (step A, decay times state, input times B, their sum, and the two of C h; step x, and D x added), of
-        Mamba-2, where a head shares its decay, 5 C N + 3 C + H. A scan in chunks trades some of it for matrix products.
+        6 C N + 2 C (for each state step A, decay h, input B, their sum, C h, and its sum; for each channel step x and
+        D x), of Mamba-2, where a head shares its decay, 5 C N + 2 C + H. A scan in chunks trades some of it for matrix
+        products. Exponentials and gates are not counted.
         """
         shapes, own = self.tensors(dims), self.mamba
         projections = sum(s[0] * s[1] for name, s in shapes.items() if name.endswith("_proj.weight"))
         convolution = 2 * own.d_conv * shapes["conv1d.weight"][0]
         channels = own.expand * dims.d_model
         if own.variant == "mamba1":
-            recurrence = 6 * channels * own.d_state + 3 * channels
+            recurrence = 6 * channels * own.d_state + 2 * channels
         else:
-            recurrence = 5 * channels * own.d_state + 3 * channels + channels // own.head_dim
+            recurrence = 5 * channels * own.d_state + 2 * channels + channels // own.head_dim
         return 2 * projections + convolution + recurrence
 
     def kv_cache_bytes(self, dims: Dims, length: int) -> int:
