@@ -2,10 +2,14 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 
 import click
 
+from eulerstack.cli.options import DirectoryPath
 from eulerstack.errors import ExportError
+
+SEE = "README.md#your-own-presets"
 
 DODO = '''"""Build graph of this workspace: `doit list`, `doit`, `doit export:my_model`."""
 
@@ -73,7 +77,7 @@ head:
 
 
 @click.command("init")
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=DirectoryPath())
 def command(directory: Path) -> None:
     """Make a workspace in DIRECTORY: presets/, dodo.py, .gitignore, README.md, schema.json."""
     from eulerstack.language.schema_json import json_schema
@@ -87,11 +91,13 @@ def command(directory: Path) -> None:
     }
     taken = [name for name in files if (directory / name).exists()]
     if taken:
-        raise ExportError.at(
-            directory / taken[0], "exists already", "name an empty or a new directory", "README.md#your-own-presets"
-        )
-    for name, text in files.items():
-        path = directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    click.echo(f"{directory}: a workspace with one preset. Next: cd {directory} && doit cpu_sanity")
+        raise ExportError.at(directory / taken[0], "exists already", "name an empty or a new directory", SEE)
+    try:
+        for name, text in files.items():
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        what = f"cannot be written: {error.strerror}"
+        raise ExportError.at(directory, what, "name a directory you can write to", SEE) from error
+    click.echo(f"{directory}: a workspace with one preset. Next: cd {quote(str(directory))} && doit cpu_sanity")

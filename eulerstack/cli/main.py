@@ -55,8 +55,8 @@ def main(argv: list[str] | None = None) -> None:
     except OSError as error:
         if debug:
             raise
-        name = f"{error.filename}: " if error.filename else ""
-        click.echo(f"{name}{error.strerror or error}", err=True)
+        what = f"{error.filename or 'eulerstack'}: {type(error).__name__}: {error.strerror or error}"
+        click.echo(f"{what}\nFix: correct the path or its permissions\nSee: docs/building.md#failures", err=True)
         sys.exit(1)
 
 

@@ -17,6 +17,18 @@ class PresetType(click.ParamType):
         return value if isinstance(value, Path) else find_preset(value)
 
 
+class DirectoryPath(click.Path):
+    """A directory to write; "" is no name for one."""
+
+    def __init__(self):
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value, param, ctx) -> Path:
+        if not str(value):
+            self.fail("an empty name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 preset_option = click.option(
     "--preset", "-p", type=PresetType(), required=True, metavar="NAME|FILE", help="A preset by name or by path."
 )

@@ -34,7 +34,7 @@ def list_presets() -> None:
 @click.argument("preset", type=PresetType(), metavar="NAME|FILE")
 def show_preset(preset: Path) -> None:
     """Print the file of a preset."""
-    click.echo(preset.read_text(encoding="utf-8"), nl=False)
+    click.echo(preset.read_bytes(), nl=False)
 
 
 def _row(path: Path) -> str:

@@ -22,7 +22,8 @@ def command(preset: Path, report: bool, disable: tuple[str, ...]) -> None:
     show_warnings(judged.warnings)
     if report:
         _report(preset, judged)
-    click.echo(f"{preset}: valid" + (f", {len(judged.warnings)} warnings" if judged.warnings else ""))
+    warnings = len(judged.warnings)
+    click.echo(f"{preset}: valid" + (f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""))
 
 
 def _report(preset: Path, judged) -> None:

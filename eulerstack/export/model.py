@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eulerstack.compiler.compile import compile_ir
-from eulerstack.export.directory import Exported, write_directory
+from eulerstack.export.directory import Exported, check_free, write_directory
 from eulerstack.export.tokenizer import Contract, resolve
 from eulerstack.ir.types import IR
 
@@ -21,6 +21,7 @@ def export_model(
 
     Raises CompileError for what is not built yet, ExportError when the tokenizer does not fit or a write fails.
     """
+    check_free(target, replace=False)
     compiled = compile_ir(ir, name=name)
     contract = Contract.of(ir.tokenizer_contract)
     tokenizer = resolve(contract, ir.model.vocab_size, max_length=ir.model.max_seq_len, fetch=True)

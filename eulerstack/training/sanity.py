@@ -4,15 +4,16 @@ The stages check exported directories in a process of their own (`checks.py`); t
 and tests. They build the modeling code that ships, never a stand-in.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
-from eulerstack.compiler.runtime import refuse, runtime_config
+from eulerstack.compiler.runtime import runtime_config
 from eulerstack.errors import DataError, SanityError
-from eulerstack.export.build import model_class
+from eulerstack.export.build import build
 from eulerstack.ir.normalizer import normalize_to_ir
 from eulerstack.ir.shrink import shrink
 from eulerstack.ir.types import IR
@@ -82,14 +83,11 @@ def build_model_from_ir(ir: IR, device: str | torch.device, dtype: torch.dtype) 
 
     Raises CompileError for what is not built yet.
     """
-    refuse(ir)
-    cls = model_class(payload := runtime_config(ir))
-    config = cls.config_class(**payload)
+    payload = runtime_config(ir)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(ir.training_hints.seed)
         with torch.device(device):
-            model = cls(config)
-    return model.to(dtype)
+            return build(payload, dtype)
 
 
 def run_sanity_training(
@@ -103,10 +101,10 @@ def run_sanity_training(
 ) -> SanityResult:
     """Train for `max_steps` batches of `data` in the model's own precision.
 
-    `data` is token ids [N, T], or anything with a length whose items are `{"input_ids": [T]}`, such as
+    `data` is token ids [N, T], or anything with a length whose items are [T] or `{"input_ids": [T]}`, such as
     TokenizedDataset. It is shuffled by `seed` and read again from the start when it ends.
 
-    Raises DataError for no data or an id that the vocabulary does not hold.
+    Raises DataError for no data, sequences of several lengths, or an id that the vocabulary does not hold.
     """
     return _run(model, data, batch_size, max_steps, lr, seed, device, amp=False)
 
@@ -132,7 +130,7 @@ def _run(model, data, batch_size, max_steps, lr, seed, device, *, amp) -> Sanity
             "run_sanity_training", "max_steps and batch_size are at least 1", "ask for one step or more", SEE
         )
     if not len(data):
-        raise DataError.at("dataset", "there is not one sequence to train on", "use more text or a shorter length", SEE)
+        raise _unusable("there is not one sequence to train on", "use more text or a shorter length")
     model = model.to(device)
     torch.manual_seed(seed)
     batches = _batches(data, batch_size, seed, model.config.vocab_size)
@@ -145,19 +143,34 @@ def _batches(data: Sequence, batch_size: int, seed: int, vocab_size: int) -> Ite
     while True:
         rows = torch.randperm(len(data), generator=order).tolist()
         for start in range(0, len(rows), batch_size):
-            ids = torch.stack([_row(data[i]) for i in rows[start : start + batch_size]])
-            if int(ids.max()) >= vocab_size or int(ids.min()) < 0:
-                raise DataError.at(
-                    "dataset",
-                    f"token id {int(ids.max())} with a vocabulary of {vocab_size}",
-                    "tokenize with the tokenizer of this model",
-                    SEE,
-                )
+            ids = _batch([data[i] for i in rows[start : start + batch_size]], vocab_size)
             yield {"input_ids": ids, "labels": ids}
 
 
-def _row(item: Any) -> torch.Tensor:
-    return torch.as_tensor(item["input_ids"] if isinstance(item, dict) else item, dtype=torch.long)
+def _batch(items: list, vocab_size: int) -> torch.Tensor:
+    """Token ids [B, T] of `items`; DataError for what no model can read."""
+    rows = [_row(item["input_ids"] if isinstance(item, Mapping) else item) for item in items]
+    lengths = sorted({tuple(row.shape) for row in rows})
+    if len(lengths) > 1 or len(lengths[0]) != 1 or lengths[0][0] < 2:
+        what = f"these are not sequences of one length, of two tokens or more: their shapes are {lengths[:3]}"
+        raise _unusable(what, "cut the text into windows, as tokenize_jsonl does")
+    ids = torch.stack(rows)
+    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+    if wrong.numel():
+        what = f"token id {wrong[0].item()} with a vocabulary of {vocab_size}"
+        raise _unusable(what, "tokenize with the tokenizer of this model")
+    return ids
+
+
+def _row(ids: Any) -> torch.Tensor:
+    row = ids if isinstance(ids, torch.Tensor) else torch.from_numpy(np.array(ids))
+    if row.is_floating_point() or row.dtype == torch.bool:
+        raise _unusable(f"token ids are integers, not {row.dtype}", "give token ids")
+    return row.long()
+
+
+def _unusable(what: str, fix: str) -> DataError:
+    return DataError.at("dataset", what, fix, SEE)
 
 
 def _llama(vocab_size: int, d_model: int, n_heads: int, n_layers: int, max_seq_len: int) -> dict:

@@ -38,13 +38,13 @@ def environment(version: str, home: Path) -> Path:
 
 
 def check(python: Path, contract: Path, directory: Path) -> tuple[bool, str]:
-    """Run the contract on one directory with a module cache of its own; whether it passed, and its output."""
+    """Run the contract on one directory with a module cache of its own; whether it passed, and what it printed."""
     with tempfile.TemporaryDirectory() as cache:
         env = {"PATH": os.environ["PATH"], "HF_HOME": cache, "HF_HUB_OFFLINE": "1", "HOME": cache}
         done = subprocess.run(
             [python, "-I", contract, directory], capture_output=True, text=True, env=env, cwd=cache, check=False
         )
-    return done.returncode == 0, done.stdout + done.stderr
+    return done.returncode == 0, done.stdout or done.stderr
 
 
 def main() -> int:

@@ -1,0 +1,329 @@
+"""Law 1 of the language: everything that validates runs, and no key is accepted and then ignored.
+
+For every key of the schema there is a row in ACTS: two or more of its values make models that differ where
+docs/language.md says so, and nowhere else where that is named. A key that is not built yet lies under a row of LATER
+and is refused by its name. A key that takes a single value is in ONLY. No key of the schema is in none of them.
+"""
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from eulerstack.compiler.runtime import unbuilt
+from eulerstack.errors import ValidationError
+from eulerstack.ir.normalizer import normalize_to_ir
+from eulerstack.language.load import check
+
+T = "layer_templates.*"
+A = f"{T}.mixer<attention>.attention"
+S = f"{T}.mixer<mamba>.mamba"
+M = f"{T}.ffn<moe>.moe"
+R = "embedding.rope_scaling"
+O = "layer_schedule[].override"
+H = "training_hints"
+ATTENTION, MLP = {"type": "attention"}, {"type": "gated_mlp"}
+MOE = {"type": "moe", "moe": {"experts": 4, "top_k": 2}}
+MAMBA1 = {f"{T}.mixer": {"type": "mamba", "mamba": {"variant": "mamba1", "d_state": 8}}}
+MAMBA2 = {f"{T}.mixer": {"type": "mamba", "mamba": {"variant": "mamba2", "d_state": 8, "head_dim": 8}}}
+EXPERTS = {f"{T}.ffn": MOE}
+YARN = {"model.max_seq_len": 16, R: {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}}
+YARN |= {"model.head_dim": 16}
+LLAMA3 = {R: {"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8}, "model.head_dim": 16}
+LLAMA3 |= {f"{R}.low_freq_factor": 1.0, f"{R}.high_freq_factor": 4.0}
+LAYERNORM = {f"{T}.norm": {"type": "layernorm"}}
+
+
+@dataclass(frozen=True)
+class Row:
+    """`values` of `key` differ pairwise in what the observer `shows` sees, and in none of `same`; `...` is no value.
+
+    `given` is what else the preset says. `alike` are values that mean the same as the first.
+    """
+
+    key: str
+    values: tuple
+    shows: str = "logits"
+    same: tuple[str, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+    alike: tuple = ()
+
+
+ACTS = [
+    Row("model.name", ("one", "two"), "name"),
+    Row("model.family_hint", ("llama", "mamba"), "warnings", ("logits",)),
+    Row("model.family_hint", (..., "llama"), "config", ("logits",)),
+    Row("model.d_model", (16, 32), "shapes"),
+    Row("model.vocab_size", (270, 300), "shapes"),
+    Row("model.max_seq_len", (64, 80), "positions", ("logits",)),
+    Row("model.max_seq_len", (64, 80), "shapes", given={"embedding.positional": "learned"}),
+    Row("model.n_heads", (4, 2), same=("shapes",)),
+    Row("model.n_kv_heads", (1, 2, 4), "shapes", alike=(4,)),
+    Row("model.mlp_ratio", (2, 3.5), "shapes"),
+    Row("model.dtype", ("float32", "float16", "bfloat16"), "stored", ("shapes",)),
+    Row("model.target_params", (1, 10_000_000), "warnings", ("logits",)),
+    Row("model.head_dim", (..., 6), "shapes"),
+    Row("model.d_ff", (..., 7), "shapes"),
+    Row("model.norm_eps", (..., 0.1), same=("shapes",)),
+    Row("tokenizer_contract.type", ("hf", "byte_bpe"), "tokenizer"),
+    Row("tokenizer_contract.pretrained", ("tok", "other"), "tokenizer", given={"tokenizer_contract.type": "hf"}),
+    Row("tokenizer_contract.corpus", (..., "corpus.jsonl"), "tokenizer"),
+    Row("tokenizer_contract.add_bos", (True, False), "tokenizer", alike=(...,)),
+    Row("tokenizer_contract.add_eos", (True, False), "tokenizer", alike=(...,)),
+    Row("tokenizer_contract.pad_token", (..., "<pad>"), "tokenizer"),
+    Row("embedding.positional", ("rope", "alibi", "none", "learned")),
+    Row("embedding.rope_theta", (..., 100.0)),
+    Row("embedding.rope_scaling", (..., {"type": "linear", "factor": 2.0}), given={"model.max_seq_len": 16}),
+    Row(f"{R}.factor", (2, 4.0), given={f"{R}.type": "linear"}),
+    Row(f"{R}.factor", (2, 4.0), given={f"{R}.type": "dynamic", "model.max_seq_len": 16}),
+    Row(f"{R}.factor", (2, 4.0), given=YARN),
+    Row(f"{R}.factor", (2, 4.0), given=LLAMA3),
+    Row(f"{R}.original_max_position_embeddings", (8, 4), given=YARN),
+    Row(f"{R}.original_max_position_embeddings", (8, 4), given=LLAMA3),
+    Row(f"{R}.attention_factor", (..., 1.0, 2.0), given=YARN),
+    Row(f"{R}.beta_fast", (..., 2.0), given=YARN),
+    Row(f"{R}.beta_slow", (..., 0.1), given=YARN),
+    Row(f"{R}.mscale", (0.5, 2.0), given=YARN | {f"{R}.mscale_all_dim": 1.0}),
+    Row(f"{R}.mscale_all_dim", (0.5, 2.0), given=YARN | {f"{R}.mscale": 1.0}),
+    Row(f"{R}.truncate", (True, False), given=YARN, alike=(...,)),
+    Row(f"{R}.low_freq_factor", (1.0, 2.0), given=LLAMA3),
+    Row(f"{R}.high_freq_factor", (4.0, 8.0), given=LLAMA3),
+    Row("embedding.rope_fraction", (..., 0.5)),
+    Row("embedding.tie_word_embeddings", (True, False), "warnings", ("logits",), alike=(...,)),
+    Row("embedding.scale", (..., 4.0)),
+    Row(f"{A}.qkv_bias", (False, True), "shapes", alike=(...,)),
+    Row(f"{A}.qkv_bias", (False, True), "shapes", given={f"{A}.latent_dim": 6}),
+    Row(f"{A}.o_bias", (False, True), "shapes", alike=(...,)),
+    Row(f"{A}.attn_drop", (..., 0.5), "train", ("logits", "loss")),
+    Row(f"{A}.window", (..., 1, 5, 11)),
+    Row(f"{A}.window_mode", ("standard", "dilated", "nsa"), given={f"{A}.window": 7, f"{A}.window_dilation": 2}),
+    Row(f"{A}.window_dilation", (..., 2), given={f"{A}.window": 7, f"{A}.window_mode": "dilated"}, alike=(1,)),
+    Row(f"{A}.window_dilation", (..., 2), given={f"{A}.window": 3, f"{A}.window_mode": "nsa"}, alike=(4,)),
+    Row(f"{A}.latent_dim", (..., 6, 10), "shapes"),
+    Row(f"{A}.qk_norm", ("none", "rmsnorm", "rmsnorm_full"), "shapes", alike=(...,)),
+    Row(f"{A}.qk_norm", ("none", "rmsnorm", "rmsnorm_full")),
+    Row(f"{A}.logit_softcap", (..., 0.5)),
+    Row(f"{A}.scale", (..., 1.0), alike=(0.5,)),
+    Row(f"{S}.variant", ("mamba1", "mamba2"), "shapes", given={f"{S}.d_state": 8, f"{T}.mixer.type": "mamba"}),
+    Row(f"{S}.d_state", (8, 4), "shapes", given=MAMBA1),
+    Row(f"{S}.d_state", (8, 4), "shapes", given=MAMBA2),
+    Row(f"{S}.d_conv", (..., 1, 3), "shapes", given=MAMBA1),
+    Row(f"{S}.d_conv", (..., 1, 3), "shapes", given=MAMBA2),
+    Row(f"{S}.expand", (..., 3), "shapes", given=MAMBA1),
+    Row(f"{S}.expand", (..., 3), "shapes", given=MAMBA2),
+    Row(f"{S}.head_dim", (8, 4), "shapes", given=MAMBA2),
+    Row(f"{S}.n_groups", (..., 2), "shapes", given=MAMBA2),
+    Row(f"{S}.chunk_size", (..., 8), "config", ("logits",), given=MAMBA2),
+    Row(f"{S}.dt_rank", (..., 3), "shapes", given=MAMBA1),
+    Row(f"{S}.conv_bias", (True, False), "shapes", given=MAMBA1, alike=(...,)),
+    Row(f"{S}.conv_bias", (True, False), "shapes", given=MAMBA2, alike=(...,)),
+    Row(f"{S}.bias", (False, True), "shapes", given=MAMBA1, alike=(...,)),
+    Row(f"{S}.bias", (False, True), "shapes", given=MAMBA2, alike=(...,)),
+    Row(f"{S}.inner_norm", (False, True), "shapes", given=MAMBA1, alike=(...,)),
+    Row(f"{T}.ffn<mlp>.activation", ("gelu", "gelu_tanh", "relu", "relu2"), given={f"{T}.ffn.type": "mlp"}),
+    Row(f"{T}.ffn<mlp>.bias", (False, True), "shapes", given={f"{T}.ffn.type": "mlp"}, alike=(...,)),
+    Row(f"{T}.ffn<gated_mlp>.activation", ("swiglu", "geglu", "gelu_tanh", "relu", "relu2"), alike=(...,)),
+    Row(f"{T}.ffn<gated_mlp>.activation", ("gelu",), alike=("geglu",)),
+    Row(f"{T}.ffn<gated_mlp>.bias", (False, True), "shapes", alike=(...,)),
+    Row(f"{T}.ffn<moe>.activation", ("swiglu", "geglu", "gelu_tanh", "relu", "relu2"), given=EXPERTS, alike=(...,)),
+    Row(f"{T}.ffn<moe>.activation", ("gelu",), given=EXPERTS, alike=("geglu",)),
+    Row(f"{T}.ffn<moe>.bias", (False, True), "shapes", given=EXPERTS, alike=(...,)),
+    Row(f"{M}.experts", (4, 3), "shapes", given=EXPERTS),
+    Row(f"{M}.top_k", (1, 2, 4), same=("shapes",), given=EXPERTS),
+    Row(f"{M}.router", ("softmax", "sigmoid"), given=EXPERTS, alike=(...,)),
+    Row(f"{M}.affinity", ("softmax", "sigmoid", "sqrt_softplus"), given=EXPERTS),
+    Row(f"{M}.affinity", (..., "softmax"), given=EXPERTS | {f"{M}.router": "sigmoid"}),
+    Row(f"{M}.normalize_top_k", (True, False), given=EXPERTS, alike=(...,)),
+    Row(f"{M}.routed_scale", (..., 2.5), given=EXPERTS, alike=(1,)),
+    Row(f"{M}.d_ff", (..., 5), "shapes", given=EXPERTS),
+    Row(f"{M}.shared_experts", (..., 1, 2), "shapes", given=EXPERTS, alike=(0,)),
+    Row(f"{M}.shared_d_ff", (..., 5), "shapes", given=EXPERTS | {f"{M}.shared_experts": 1}),
+    Row(f"{M}.z_loss", (..., 0.1), "loss", ("logits",), given=EXPERTS),
+    Row(f"{M}.load_balance_coef", (..., 0.1, 0), "loss", ("logits",), given=EXPERTS),
+    Row(f"{M}.capacity_factor", (..., 0.5), "train", ("logits",), EXPERTS | {f"{M}.capacity_drop_policy": "drop"}),
+    Row(f"{M}.capacity_factor", (..., 0.5), "train", ("logits",), EXPERTS | {f"{M}.capacity_drop_policy": "pad"}),
+    Row(f"{M}.capacity_drop_policy", ("overflow", "drop"), "train", ("logits",), EXPERTS),
+    Row(f"{M}.capacity_drop_policy", ("drop", "pad"), "config", ("logits", "train"), EXPERTS),
+    Row(f"{M}.router_init_std", (..., 0.5), "drawn", ("logits",), EXPERTS),
+    Row(f"{M}.router_jitter", (..., 0.3), "train", ("logits",), EXPERTS),
+    Row(f"{M}.bias_correction.enabled", (False, True), "moved", ("logits",), EXPERTS, alike=(...,)),
+    Row(
+        f"{M}.bias_correction.update_rate", (..., 1.0), "moved", given=EXPERTS | {f"{M}.bias_correction.enabled": True}
+    ),
+    Row(
+        f"{M}.bias_correction.target_imbalance",
+        (..., 9.0),
+        "moved",
+        given=EXPERTS | {f"{M}.bias_correction.enabled": True},
+    ),
+    Row(f"{M}.routing.type", ("learned",), given=EXPERTS, alike=(...,)),
+    Row(f"{T}.mixer", (ATTENTION, MAMBA1[f"{T}.mixer"], MAMBA2[f"{T}.mixer"], {"type": "none"}), "shapes"),
+    Row(f"{T}.ffn", ({"type": "mlp"}, MLP, MOE, {"type": "none"}), "shapes"),
+    Row(f"{T}.norm.type", ("rmsnorm", "layernorm"), alike=(...,)),
+    Row(f"{T}.norm.position", ("pre", "post", "sandwich", "post_branch"), alike=(...,)),
+    Row(f"{T}.norm.unit_offset", (False, True), same=("shapes",), alike=(...,)),
+    Row(f"{T}.norm.unit_offset", (False, True), "drawn"),
+    Row(f"{T}.norm.bias", (True, False), "shapes", given=LAYERNORM, alike=(...,)),
+    Row(f"{T}.residual.type", ("sequential", "parallel"), alike=(...,)),
+    Row(f"{T}.residual.scaling", (..., 0.5), same=("shapes",)),
+    Row(f"{T}.state.kv_cache", (True, False), "verdict", alike=(...,)),
+    Row(f"{T}.state.ssm_state", (False, True), "verdict", alike=(...,)),
+    Row("layer_schedule[].template", ("one", "two"), given={"layer_templates.two": {"mixer": ATTENTION, "ffn": MOE}}),
+    Row("layer_schedule[].repeat", (1, 3), "depth", alike=(...,)),
+    Row(f"{O}.residual.scaling", (..., 0.5)),
+    Row(f"{O}.attention.window", (..., 3, None), given={f"{A}.window": 6}, alike=("inherit",)),
+    Row(f"{O}.attention.attn_drop", (..., 0.5), "train", ("logits",)),
+    Row(f"{O}.norm.type", ("rmsnorm", "layernorm"), alike=(...,)),
+    Row(f"{O}.norm.position", ("pre", "post", "sandwich", "post_branch"), alike=(...,)),
+    Row(f"{O}.ffn.activation", ("swiglu", "geglu", "gelu_tanh", "relu", "relu2"), alike=(...,)),
+    Row(f"{O}.ffn.activation", ("gelu",), alike=("geglu",)),
+    Row("head.tie_weights", (True, False), "shapes", alike=(...,)),
+    Row("head.logit_softcap", (..., 1.0)),
+    Row("head.bias", (False, True), "shapes", alike=(...,)),
+    Row("head.final_norm", (True, False), "shapes", alike=(...,)),
+    Row("head.final_norm", (False, True), "shapes", given={f"{T}.norm.position": "post"}, alike=(...,)),
+    Row(H + ".init", ("normal_0.02", {"std": 0.03}), "drawn", alike=(..., {"std": 0.02}, {})),
+    Row(H + ".init.std", (..., 0.03), "drawn", ("logits",)),
+    Row(H + ".init.scheme", ("normal", "truncated_normal", "scaled_residual", "mup"), "drawn", ("logits",)),
+    Row(H + ".dropout", (..., 0.5), "train", ("logits",)),
+    Row(H + ".seed", (..., 7), "drawn", ("logits",), alike=(42,)),
+    Row(H + ".router_aux_loss_coef", (..., 0), "loss", ("logits",), EXPERTS),
+    Row(H + ".checkpointing", (..., True), "hints"),
+    Row(H + ".router_aux_loss_coef", (..., 0.1), "hints"),
+    Row(H + ".lr_peak", (..., 1e-3), "hints"),
+    Row(H + ".lr_floor_ratio", (..., 0.2), "hints"),
+    Row(H + ".betas", (..., [0.9, 0.99]), "hints"),
+    Row(H + ".weight_decay", (..., 0.0), "hints"),
+    Row(H + ".grad_clip", (..., 0), "hints"),
+    Row(H + ".warmup_steps_ratio", (..., 0.0), "hints"),
+    Row(H + ".router_lr_multiplier", (..., 0.5), "hints"),
+    Row(H + ".optimizer", ("adamw", "muon", "hybrid"), "hints"),
+    Row(H + ".optimizer_groups.muon", (["*.q_proj.*"], ["*"]), "hints"),
+    Row(H + ".optimizer_groups.adamw", (["*.q_proj.*"], ["*"]), "hints"),
+    Row(H + ".muon.ns_iters", (1, 2), "hints"),
+    Row(H + ".muon.ns_coefs", ([1.0], [2.0, 0.5]), "hints"),
+    Row(H + ".muon.stabilize_iters", (0, 1), "hints"),
+    Row(H + ".muon.stabilize_coefs", ([1.0], [2.0]), "hints"),
+    Row("compatibility.dtype_policy", ("uniform", "layered_safe"), "bfloat16", ("logits",), alike=(...,)),
+]
+
+# Keys that say one thing only, and what else they could wrongly say.
+ONLY = {"schema_version": 2, "embedding.type": "fourier"}
+
+# A subtree of keys that no modeling code builds yet: a preset that uses it, and the word of the refusal.
+BLOCKS = {"type": "csa", "m_block": 4, "top_k_blocks": 2}
+BLOCKS |= {"indexer": {"arch": "relu_mha", "n_heads": 2, "d_per_head": 4}}
+BODY = {"body": [{"template": "one"}]}
+STREAMS = {"parallel": [{"stream": "a"} | BODY, {"stream": "b"} | BODY]}
+MTP = {"type": "causal_lm_mtp", "mtp": {"head_template": "one"}}
+LATENT = {f"{A}.latent_dim": 8}
+LATER = {
+    f"{A}.q_latent_dim": ({f"{A}.q_latent_dim": 8} | LATENT, "q_latent_dim"),
+    f"{A}.qk_rope_dim": ({f"{A}.qk_rope_dim": 8} | LATENT, "qk_rope_dim"),
+    f"{A}.qk_nope_dim": ({f"{A}.qk_nope_dim": 8} | LATENT, "qk_nope_dim"),
+    f"{A}.v_head_dim": ({f"{A}.v_head_dim": 8} | LATENT, "v_head_dim"),
+    f"{A}.compression": ({f"{A}.compression": BLOCKS}, "compression"),
+    f"{A}.attention_sinks": ({f"{A}.attention_sinks": {}}, "attention_sinks"),
+    f"{T}.mixer<branched>": (
+        {f"{T}.mixer": {"type": "branched", "branched": {"branches": {"a": ATTENTION, "b": {"type": "mamba"}}}}}
+        | {"model.d_model": 32},
+        "branched",
+    ),
+    f"{T}.mixer<hyena>": ({f"{T}.mixer": {"type": "hyena"}}, "hyena"),
+    f"{T}.mixer<retnet>": ({f"{T}.mixer": {"type": "retnet"}}, "retnet"),
+    f"{T}.mixer<ttt_layer>": ({f"{T}.mixer": {"type": "ttt_layer"}}, "ttt_layer"),
+    f"{M}.routing.hash_salt": (EXPERTS | {f"{M}.routing": {"type": "hash", "hash_salt": 5}}, "routing"),
+    f"{M}.balance.sequence_aux_coef": (EXPERTS | {f"{M}.balance.sequence_aux_coef": 0.1}, "sequence_aux_coef"),
+    f"{M}.balance.group_limit": (EXPERTS | {f"{M}.balance.group_limit": 2}, "group_limit"),
+    f"{T}.residual.hyper": (
+        {f"{T}.residual": {"type": "hyper_connection", "hyper": {"expand": 2}}},
+        "hyper_connection",
+    ),
+    f"{T}.memory": ({f"{T}.memory": {"type": "associative"}}, "memory"),
+    f"{T}.shape_change": ({f"{T}.shape_change": {"d_out": 8}}, "shape_change"),
+    "layer_schedule[].depth_gating": ({"layer_schedule[].depth_gating": {}}, "depth_gating"),
+    "layer_schedule[].parallel": ({"layer_schedule": [STREAMS]}, "parallel"),
+    "layer_schedule[].merge": ({"layer_schedule": [STREAMS | {"merge": {"type": "add"}}]}, "parallel"),
+    "layer_schedule[].integrator": (
+        {"layer_schedule": [{"integrator": {"type": "discrete", "steps": 2, "body": "one"}}]},
+        "integrator",
+    ),
+    "head.type": ({"head": MTP}, "causal_lm_mtp"),
+    "head.mtp": ({"head": MTP}, "causal_lm_mtp"),
+    "compatibility.compile_target": ({"compatibility.compile_target": "native"}, "native"),
+    "compatibility.quant_aware_training": (
+        {"compatibility.quant_aware_training": {"enabled": True}},
+        "quant_aware_training",
+    ),
+    "execution_modes": ({"execution_modes": [{"name": "think", "max_tokens": 8}]}, "execution_modes"),
+    "transition": ({"transition": {"type": "budget_exhausted"}}, "transition"),
+}
+
+
+def name_of(row: Row) -> str:
+    return f"{row.key}-{row.shows}"
+
+
+@pytest.mark.parametrize("row", ACTS, ids=name_of)
+def test_a_key_acts(row, preset, observe, alike):
+    trees = [preset(row.given | {row.key: value}) for value in row.values]
+    seen = [observe(row.shows, tree) for tree in trees]
+    for (i, a), (j, b) in combinations(enumerate(seen), 2):
+        assert not alike(a, b), f"{row.values[i]} and {row.values[j]} give the same {row.shows}"
+    for other in row.same:
+        first, *rest = (observe(other, tree) for tree in trees)
+        assert all(alike(first, again) for again in rest), f"the values differ in {other}"
+    for value in row.alike:
+        again = observe(row.shows, preset(row.given | {row.key: value}))
+        assert alike(seen[0], again), f"{value} is not as {row.values[0]}"
+
+
+@pytest.mark.parametrize("key", LATER)
+def test_a_key_that_is_not_built_is_refused_by_its_name(key, preset):
+    values, word = LATER[key]
+    (problem,) = unbuilt(normalize_to_ir(preset(values)))
+    assert problem.category == "CompileError"
+    assert word in f"{problem.where}: {problem.what}"
+    assert "not built yet" in problem.what
+
+
+@pytest.mark.parametrize("key", ONLY)
+def test_a_key_says_one_thing_only(key, preset):
+    check(preset({}))
+    with pytest.raises(ValidationError, match=key):
+        check(preset({key: ONLY[key]}))
+
+
+def test_a_variable_acts(preset, observe):
+    trees = [preset({"let": {"w": value}, f"{A}.window": "${let.w}"}) for value in (3, 5)]
+    assert not observe("logits", trees[0]).equal(observe("logits", trees[1]))
+
+
+def is_under(key: str, root: str) -> bool:
+    return key == root or key.startswith((f"{root}.", f"{root}[", f"{root}<"))
+
+
+def values_of(key: str) -> list[Any]:
+    """Every value that a row gives to a key, alone or within a block."""
+    rows = [value for row in ACTS if row.key == key for value in (*row.values, *row.alike)]
+    *_, parent, last = ["", *key.rsplit(".", 1)]
+    parent = parent.partition("<")[0] if last == "type" else parent
+    within = [value for row in ACTS if row.key == parent for value in row.values]
+    return rows + [value[last] for value in within if isinstance(value, dict) and last in value]
+
+
+def test_no_key_of_the_schema_is_left_out(schema):
+    later = {key for key in schema if any(is_under(key, root) for root in LATER)}
+    left = [key for key in schema if not values_of(key) and key not in {*later, *ONLY, "let.*"}]
+    assert left == []
+    assert {row.key for row in ACTS} - {f"{T}.mixer", f"{T}.ffn", R, f"{H}.init"} <= schema.keys()
+    assert all(any(is_under(key, root) for key in schema) for root in LATER)
+
+
+def test_every_word_of_an_enumeration_has_its_row(schema):
+    for key, kinds in schema.items():
+        words = {word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)}
+        later = {word for root, (_, word) in LATER.items() if is_under(key, root)}
+        if words and key not in ONLY and not any(is_under(key, root) and root != key for root in LATER):
+            assert words - {v for v in values_of(key) if isinstance(v, str)} <= later | ALIASES.get(key, set()), key
