@@ -81,4 +81,4 @@ def find_preset(name_or_path: str | os.PathLike) -> Path:
     near = difflib.get_close_matches(Path(given).stem, known, n=1)
     what = "no such preset file" if is_path else "no such preset"
     fix = f"did you mean '{near[0]}'?" if near else "`eulerstack presets list` names them all"
-    raise ValidationError.at(given, what, fix, "docs/language.md#presets")
+    raise ValidationError.at(given, what, fix, "README.md#your-own-presets")

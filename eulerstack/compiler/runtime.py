@@ -96,6 +96,7 @@ def _sizes(ir: IR) -> dict:
     return {
         "architectures": ["EulerStackForCausalLM"],
         "model_type": "eulerstack",
+        "family_hint": model.family_hint,
         "dtype": model.dtype,
         "torch_dtype": model.dtype,
         "vocab_size": model.vocab_size,

@@ -63,20 +63,30 @@ def _model(ir: IR, d_model: int, n_heads: int | None, max_seq_len: int | None) -
         d_model=d_model,
         n_heads=heads,
         n_kv_heads=n_kv_heads,
-        head_dim=_head_dim(ir.embedding, d_model, heads, chosen=n_heads is not None),
+        head_dim=_head_dim(ir, d_model, heads, chosen=n_heads is not None),
         d_ff=max(4, min(3 * d_model // 2, d_model * model.d_ff // model.d_model)),
         max_seq_len=max_seq_len or min(model.max_seq_len, SMALL_LENGTH),
     )
 
 
-def _head_dim(embedding: Embedding, d_model: int, heads: int, *, chosen: bool) -> int:
-    """d_model / heads where rope can turn it, else the next size it can; a choice of heads is taken at its word."""
+def _head_dim(ir: IR, d_model: int, heads: int, *, chosen: bool) -> int:
+    """d_model / heads where rope can turn it, else the next size it can; a choice of heads is taken at its word.
+
+    Heads that are wider or narrower together than the model stay so, and odd ones odd.
+    """
+    embedding, old = ir.embedding, ir.model
+    whole = old.n_heads * old.head_dim
 
     def turns(size: int) -> bool:
         rotated = int(size * embedding.rope_fraction)
         least = 4 if embedding.rope_scaling and embedding.rope_scaling.type == "dynamic" else 2
         return embedding.positional != "rope" or (rotated >= least and rotated % 2 == 0)
 
+    if not chosen and whole != old.d_model:
+        sizes = count(d_model // heads + 1) if whole > old.d_model else range(d_model // heads, 1, -1)
+        apart = (n for n in sizes if turns(n) and n % 2 == old.head_dim % 2 and n * heads != d_model)
+        if size := next(apart, None):
+            return size
     if d_model % heads == 0 and turns(d_model // heads) and (chosen or d_model // heads >= 4):
         return d_model // heads
     if chosen:

@@ -148,7 +148,7 @@ class _Findings:
             what = f"expected {wanted}, found {show(value)}"
             meant = _belongs(at, lambda block: value in choices_of(block, at.where[-1]))
             meant = meant or nearest(value, choices(at.kind))
-            fix = spelling(value, wanted) or f"{meant}write {wanted}{_about(at)}"
+            fix = _block_of(at, value) or spelling(value, wanted) or f"{meant}write {wanted}{_about(at)}"
         self._add(at.where, what, fix)
 
     def _add(self, where: Where, what: str, fix: str, *, key: bool = False) -> None:
@@ -183,8 +183,22 @@ def _about(at: Located) -> str:
 
 def _allowed(at: Located) -> str:
     key, allowed = at.where[-1], sorted(fields_of(at.owner))
-    meant = _belongs(at, lambda block: key in fields_of(block)) or nearest(key, allowed)
-    return f"{meant}Allowed: {', '.join(allowed)}"
+    meant = _home(at.owner, key) or _belongs(at, lambda block: key in fields_of(block)) or nearest(key, allowed)
+    return f"{meant or _home(Spec, key)}Allowed: {', '.join(allowed)}"
+
+
+def _home(owner: type, key: str) -> str:
+    """`it belongs inside attention. ` where one block of this one takes what it does not take itself, or ""."""
+    blocks = {name: bare(field.annotation) for name, field in fields_of(owner).items()}
+    homes = [name for name, block in blocks.items() if is_block(block) and key in fields_of(block)]
+    return f"it belongs inside {homes[0]}. " if len(homes) == 1 else ""
+
+
+def _block_of(at: Located, value: Any) -> str:
+    """``write `{type: attention}` `` where only the type of a block was written, or ""."""
+    kind = bare(at.kind)
+    known = [tag for block in members(kind) or [kind] if is_block(block) for tag in tags_of(block)]
+    return f"write `{{type: {value}}}`" if isinstance(value, str) and value in known else ""
 
 
 def _belongs(at: Located, fits: Callable[[type], bool]) -> str:

@@ -10,9 +10,9 @@ from eulerstack.errors import Problem, raise_all
 from eulerstack.language.document import Document
 from eulerstack.language.expressions import resolve
 from eulerstack.language.fields import check_fields
+from eulerstack.language.idle import IDLE_RULES
 from eulerstack.language.realism import check_realism
 from eulerstack.language.rules import check_rules
-from eulerstack.language.schedule_rules import unused_templates
 from eulerstack.language.schema import Spec
 from eulerstack.language.source import Source, read_source, tree_of
 from eulerstack.language.where import Where, dotted
@@ -56,14 +56,15 @@ def check_source(source: Source, disabled: Iterable[str] = ()) -> Checked:
     if spec is not None:
         document = Document(spec, source)
         problems += check_rules(document, wrong)
-        warnings += check_realism(document, disabled, wrong) + _unused(document)
+        warnings += check_realism(document, disabled, wrong) + _idle(document)
     problems += [w for w in warnings if w.category != WARNING]
     raise_all((*source.problems, *problems))
     return Checked(spec, _by_place(warnings), reserved, source)
 
 
-def _unused(document: Document) -> list[Problem]:
-    return [document.source.problem(WARNING, b.where, b.what, b.fix, key=b.key) for b in unused_templates(document)]
+def _idle(document: Document) -> list[Problem]:
+    idle = (breach for rule in IDLE_RULES for breach in rule(document))
+    return [document.source.problem(WARNING, b.where, b.what, b.fix, key=b.key) for b in idle]
 
 
 def _by_place(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from eulerstack.errors import Problem
 from eulerstack.language.block import Breach
 from eulerstack.language.document import Document, echoes
+from eulerstack.language.scalars import BIGGEST
 from eulerstack.language.schedule_rules import SCHEDULE_RULES
 from eulerstack.language.template_rules import TEMPLATE_RULES
 from eulerstack.language.where import Where
@@ -53,6 +54,9 @@ def rope_needs_even_heads(document: Document) -> Iterator[Breach]:
     elif int(rotated) % 2 or int(rotated) != round(rotated) or rotated < 2:
         what = f"{spec.embedding.rope_fraction:g} of a head of {head_dim} is {rotated:g} channels, no even number"
         yield Breach(("embedding", "rope_fraction"), what, f"use an even number over {head_dim}")
+    elif rotated < 4 and spec.embedding.rope_scaling and spec.embedding.rope_scaling.type == "dynamic":
+        what = f"dynamic scaling stretches the slower pairs of a head, but only {int(rotated)} of its channels turn"
+        yield Breach(("embedding", "rope_scaling", "type"), what, "let 4 channels turn, or use linear")
 
 
 def _heads_wrong(document: Document) -> bool:
@@ -94,6 +98,28 @@ def rope_scaling_bounds(document: Document) -> Iterator[Breach]:
     if lower >= upper:
         where = ("embedding", "rope_scaling", low)
         yield Breach(where, f"{low} {lower:g} is not below {high} {upper:g}", "swap or change them")
+
+
+def yarn_is_whole(document: Document) -> Iterator[Breach]:
+    """What the formula of yarn reads: the two mscales as a ratio, and a base whose powers differ."""
+    scaling, where = document.spec.embedding.rope_scaling, ("embedding", "rope_scaling")
+    if scaling is None or scaling.type != "yarn":
+        return
+    for key, other in (("mscale", "mscale_all_dim"), ("mscale_all_dim", "mscale")):
+        if getattr(scaling, key) is not None and getattr(scaling, other) is None:
+            yield Breach((*where, key), f"without {other} it means nothing", f"add `{other}:`, or delete it", key=True)
+    if document.spec.embedding.rope_theta <= 1:
+        what = (
+            f"yarn sorts pairs by wavelength, which a theta of {document.spec.embedding.rope_theta:g} does not spread"
+        )
+        yield Breach(("embedding", "rope_theta"), what, "use more than 1, usually 10000 or more")
+
+
+def ffn_width_is_a_number(document: Document) -> Iterator[Breach]:
+    model = document.spec.model
+    if model.d_ff is None and model.mlp_ratio * model.d_model >= BIGGEST:
+        what = f"an FFN {model.mlp_ratio:g} times as wide as {model.d_model}"
+        yield Breach(("model", "mlp_ratio"), what, "use a smaller ratio, usually 2 to 4")
 
 
 def template_parts_agree(document: Document) -> Iterator[Breach]:
@@ -157,6 +183,8 @@ RULES = (
     rope_needs_even_heads,
     rope_scaling_fields,
     rope_scaling_bounds,
+    yarn_is_whole,
+    ffn_width_is_a_number,
     template_parts_agree,
     head_matches,
     tokenizer_matches,

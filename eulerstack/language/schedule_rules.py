@@ -27,14 +27,6 @@ def templates_exist(document: Document) -> Iterator[Breach]:
             yield Breach(where, f"no template {name!r}", f"{nearest(name, known)}Templates: {', '.join(known)}")
 
 
-def unused_templates(document: Document) -> Iterator[Breach]:
-    """Not an error: a template may wait for its turn. `load` makes warnings of these."""
-    used = {name for _, name in references(document)}
-    for name in document.spec.layer_templates:
-        if name not in used:
-            yield Breach(("layer_templates", name), "no layer uses it", "schedule it, or delete it", key=True)
-
-
 def overrides_fit(document: Document) -> Iterator[Breach]:
     for i, entry in enumerate(document.spec.layer_schedule):
         template = isinstance(entry, Plain) and document.spec.layer_templates.get(entry.template)

@@ -1,5 +1,6 @@
 """How the language speaks of itself: what a field expects, what was found, what could have been meant."""
 
+import re
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -7,6 +8,8 @@ from pydantic.fields import FieldInfo
 
 SIMPLE = {bool: "true or false", NoneType: "null"}
 BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most", "multiple_of": "a multiple of"}
+# What only an expression would say: a variable, or numbers with signs between them.
+EXPRESSION = re.compile(r"\$?(let\.\w+|[\d.]+\s*[-+*/]\s*)[\w.\s+*/()-]*")
 
 
 def expectation(kind: Any, metadata: tuple = ()) -> str:
@@ -66,6 +69,10 @@ def spelling(value: Any, wanted: str) -> str:
         return f"write {value.strip()} without quotes"
     if isinstance(value, str) and number and _is_number(value):
         return f"write {float(value)!r} as a number (YAML 1.1 reads an exponent without a dot as text)"
+    if value in ("None", "none", "nil") and wanted.endswith("null"):
+        return "write null"
+    if isinstance(value, str) and number and EXPRESSION.fullmatch(value.strip()):
+        return f"an expression stands in braces: ${{{value.strip().lstrip('$')}}}"
     if isinstance(value, float) and value.is_integer() and wanted.startswith("an integer"):
         return f"write {int(value)}; an expression divides integers with //"
     if isinstance(value, bool) and "true" not in wanted and "text" in wanted:

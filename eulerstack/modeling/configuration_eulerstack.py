@@ -56,6 +56,7 @@ class EulerStackConfig(PretrainedConfig):
         training_hints: dict | None = None,
         execution_modes: list[dict] | None = None,
         transition: dict | None = None,
+        family_hint: str | None = None,
         **kwargs,
     ):
         self.vocab_size = vocab_size
@@ -92,6 +93,7 @@ class EulerStackConfig(PretrainedConfig):
         self.training_hints = training_hints or {}
         self.execution_modes = execution_modes or []
         self.transition = transition
+        self.family_hint = family_hint
         # Last: newer transformers validate the object at the end of it.
         super().__init__(
             bos_token_id=bos_token_id,

@@ -70,7 +70,8 @@ class Decoder(EulerStackPreTrainedModel):
         `cache` and `past_key_values` are two names for what an earlier call returned. `hidden_states`, if asked for,
         has the embeddings, then each layer's output, the last one after the final norm.
 
-        Raises ValueError for both or neither of `input_ids` and `inputs_embeds`, and for attention maps.
+        Raises ValueError for both or neither of `input_ids` and `inputs_embeds`, for attention maps, and for a place
+        beyond the last learned position.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -91,11 +92,12 @@ class Decoder(EulerStackPreTrainedModel):
             input_ids=input_ids,
             extra=kwargs,
         )
-        x, seen, routed = self._run(self._embed(x, context), context, past)
+        show_hidden = _said(output_hidden_states, self.config.output_hidden_states)
+        x, seen, routed = self._run(self._embed(x, context), context, past, show_hidden)
         output = DecoderOutput(
             last_hidden_state=x,
             past_key_values=past if use_cache else None,
-            hidden_states=seen if _said(output_hidden_states, self.config.output_hidden_states) else None,
+            hidden_states=seen,
             router_logits=tuple(record.logits for _, record in routed) or None,
             routed=routed or None,
             keep=context.keep if routed else None,
@@ -112,12 +114,24 @@ class Decoder(EulerStackPreTrainedModel):
         if self.config.embedding_scale is not None:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
         if self.config.positional == "learned":
-            x = x + self.embed_positions(context.positions)
+            x = x + self.embed_positions(self._places(context))
         if self.config.dtype_policy == "layered_safe":
             x = x.to(torch.promote_types(x.dtype, torch.float32))
         return F.dropout(x, self.config.dropout, self.training)
 
-    def _run(self, x: torch.Tensor, context, past):
+    def _places(self, context) -> torch.Tensor:
+        """The place of each token in the table of positions, [B, T]. Raises ValueError beyond its end.
+
+        A GPU is asked only when the sequence is longer than the table, since to ask is to wait for it.
+        """
+        places, rows = context.positions, self.embed_positions.num_embeddings
+        ask = places.device.type == "cpu" or context.key_positions.shape[1] > rows
+        if ask and not torch.compiler.is_compiling() and (places.min() < 0 or places.max() >= rows):
+            asked = f"positions {places.min().item()} to {places.max().item()} are asked for"
+            raise ValueError(f"{asked}, but only 0 to {rows - 1} were learned (max_position_embeddings)")
+        return places
+
+    def _run(self, x: torch.Tensor, context, past, show_hidden: bool):
         """All layers and the final norm; the cache moves on only when every layer has run."""
         seen, states, routed = [x], [], []
         for i, layer in enumerate(self.layers):
@@ -126,14 +140,15 @@ class Decoder(EulerStackPreTrainedModel):
             states.append(state)
             if record is not None:
                 routed.append((layer.ffn, joined(record, tensors)))
-            seen.append(x)
-        seen[-1] = x = self.norm(x)
+            if show_hidden:
+                seen.append(x)
+        x = self.norm(x)
         if context.use_cache:
             past.advance(states, context.key_positions, context.key_keep, context.key_documents)
         if self.training and torch.is_grad_enabled():
             for ffn, record in routed:
                 ffn.update_bias(record, context.keep)
-        return x, tuple(seen), tuple(routed)
+        return x, (*seen[:-1], x) if show_hidden else None, tuple(routed)
 
 
 class CausalLM(EulerStackPreTrainedModel, GenerationMixin):

@@ -70,6 +70,7 @@ def run_within_capacity(experts, x, selected, weights, keep: torch.Tensor | None
     2.2). Padding (`keep` [N] False) takes no place. `padded` computes on buffers [E, C, D]; the result is the same.
     """
     real = selected.shape[0] if keep is None else int(keep.sum())
+    factor = min(factor, experts.experts)  # a token takes one place of an expert, so this is room for all
     capacity = max(1, math.ceil(factor * real * selected.shape[1] / experts.experts - 1e-9))  # 1.1 * 50 / 5 is 11
     flat = selected.T.flatten()
     if keep is not None:

@@ -45,6 +45,17 @@ class Said:
 
 
 @pytest.fixture
+def refused():
+    """A function: the places and texts of the CompileErrors that a command ended with."""
+
+    def find(said: Said) -> dict[str, str]:
+        assert (said.status, said.out) == (1, "")
+        return dict(first.split(": CompileError: ") for first, *_ in said.problems if ": CompileError: " in first)
+
+    return find
+
+
+@pytest.fixture
 def run(capsys):
     """A function that runs `eulerstack ARGUMENTS...` in this process."""
 
@@ -73,9 +84,9 @@ def preset(own):
     """A function that writes a preset: `tiny` with one piece of text replaced. Returns its path."""
 
     def write(name: str, old: str = "", new: str = "") -> Path:
-        assert old in TINY
+        assert TINY.count(old) == 1 or not old
         path = own / "presets" / f"{name}.yml"
-        path.write_text(TINY.replace(old, new) if old else new or TINY)
+        path.write_text(TINY.replace(old, new) if old else TINY)
         return path
 
     return write
@@ -93,12 +104,13 @@ def untouched(own):
     return lambda: files(own) == before
 
 
-# What a command that is not built yet needs: one place each in TINY, its replacement, and the line it is refused at.
+# Features that are not built yet: a piece of TINY, what to put there, where it is refused, and its name.
+ATTENTION, END = "mixer: {type: attention, attention: {window: 16}}", "head: {type: causal_lm}\n"
 UNBUILT = {
-    "retnet": ("mixer: {type: attention, attention: {window: 16}}", "mixer: {type: retnet}", "7:13", "'retnet'"),
-    "hyena": ("mixer: {type: attention, attention: {window: 16}}", "mixer: {type: hyena}", "7:13", "'hyena'"),
+    "retnet": (ATTENTION, "mixer: {type: retnet}", "7:13", "'retnet'"),
+    "hyena": (ATTENTION, "mixer: {type: hyena}", "7:13", "'hyena'"),
     "sinks": ("{window: 16}", "{attention_sinks: {}}", "7:42", "'attention_sinks'"),
-    "target": ("head: {type: causal_lm}", "head: {type: causal_lm}\ncompatibility: {compile_target: native}", "16:17", "'native'"),
+    "native": (END, f"{END}compatibility: {{compile_target: native}}\n", "16:17", "'native'"),
 }
 
 

@@ -68,10 +68,8 @@ def test_a_length_is_a_whole_number_of_tokens(run, own, length):
     assert run("explain", "-p", "tiny", "--length", length).status == 2
 
 
-def test_what_is_not_built_yet_is_refused_with_its_place(run, unbuilt):
+def test_what_is_not_built_yet_is_refused_with_its_place(run, refused, unbuilt):
     path, place, name = unbuilt
-    said = run("explain", "-p", path)
-    assert (said.status, said.out) == (1, "")
-    assert said.problems[0][0].startswith(f"{path}:{place}")
-    assert name in said.problems[0][0]
-    assert "is not built yet" in said.problems[0][0]
+    found = refused(run("explain", "-p", path))
+    assert list(found) == [f"{path}:{place}"]
+    assert found[f"{path}:{place}"].endswith(f": {name} is not built yet")

@@ -52,7 +52,7 @@ def test_an_unknown_preset_gets_three_lines_and_the_nearest_name(run, own):
     said = run("validate", "-p", "tinny")
     assert said.status == 1
     assert said.problems == [
-        ["tinny: ValidationError: no such preset", "Fix: did you mean 'tiny'?", "See: docs/language.md#presets"]
+        ["tinny: ValidationError: no such preset", "Fix: did you mean 'tiny'?", "See: README.md#your-own-presets"]
     ]
 
 
@@ -124,7 +124,9 @@ def test_the_front_needs_no_torch(own):
         ["--version"],
     ]
     code = textwrap.dedent(BLOCKED) % commands
-    process = subprocess.run([sys.executable, "-c", code], cwd=own, capture_output=True, text=True, timeout=120)
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=own, capture_output=True, text=True, timeout=120, check=False
+    )
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
 

@@ -11,9 +11,7 @@ def test_every_error_at_once_with_its_place(run, preset):
     assert (said.status, said.out) == (1, "")
     where = [problem[0] for problem in said.problems]
     assert where[0].startswith(f"{path}:2:")
-    assert where[1] == (
-        f"{path}:7:42: ValidationError: layer_templates.attention.mixer.attention.windw: unknown key"
-    )
+    assert where[1] == (f"{path}:7:42: ValidationError: layer_templates.attention.mixer.attention.windw: unknown key")
     assert said.problems[1][1].startswith("Fix: did you mean 'window'? Allowed: attention_sinks, attn_drop, ")
 
 

@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,7 +80,7 @@ def test_the_manifest_is_true(payload, export, tmp_path):
     assert manifest["variant"] == "full"
     assert manifest["seed"] == 5
     assert manifest["tokenizer"]["stand_in"] is True
-    assert manifest["versions"]["torch"] == torch.__version__
+    assert manifest["versions"]["torch"] == version("torch")
     assert manifest["versions"]["eulerstack"] == eulerstack.__version__
 
 

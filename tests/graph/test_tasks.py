@@ -122,6 +122,7 @@ def test_an_edit_during_the_run_is_not_published(house):
     running = house.start("normalize:one")
     wait_for(house.root / "presets/started")
     house.preset("one", "quick\n")
+    house.release()
     output, _ = running.communicate(timeout=30)
     assert running.returncode == 1
     assert "presets/one.yml, inputs.preset changed while it was running; nothing was published" in output
@@ -143,8 +144,10 @@ def test_a_killed_run_keeps_what_was_finished_and_leaves_nothing(house, how, opt
     assert "Traceback" not in output
     assert gone(int((house.root / "presets/started").read_text()))
     assert house.contents() == before
-    assert how == signal.SIGKILL or house.leftovers() == []
+    # the file of a lock that nobody holds any more is swept by the next run
+    assert how == signal.SIGKILL or [path for path in house.leftovers() if path.suffix != ".lock"] == []
     house.executed()
+    house.release()
     house.doit("normalize")
     assert sorted(house.executed()) == ["normalize:three", "normalize:two"]
     assert house.leftovers() == []
@@ -155,10 +158,11 @@ def test_two_at_once_share_the_work(house):
     first = house.start()
     wait_for(house.root / "presets/started")
     second = house.start()
+    assert second.stdout.readline().startswith(f"normalize:one waits for process {first.pid}")
+    house.release()
     outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), outputs
     assert sorted(house.executed()) == sorted(ALL)
-    assert f"normalize:one waits for process {first.pid}" in outputs[1]
     assert house.leftovers() == []
 
 
@@ -180,7 +184,10 @@ def test_the_store_and_a_failure_of_another_run_do_not_meet(house):
     house.preset("two", "slow gamma\n")
     first = house.start("-c")
     wait_for(house.root / "presets/started")
-    house.doit("-c", status=1)
+    second = house.start("-c")
+    house.release()
+    assert "normalize:one" in second.communicate(timeout=60)[0]
+    assert second.returncode == 1
     assert first.communicate(timeout=30)[0]
     assert first.returncode == 1
 

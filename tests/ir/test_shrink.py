@@ -85,6 +85,18 @@ def test_the_ratio_of_heads_stays(heads, kv, preset):
 
 
 @pytest.mark.parametrize(
+    ("heads", "kv", "width", "positional"),
+    [(16, 8, 128, "rope"), (16, 4, 32, "rope"), (12, 1, 256, "rope"), (5, 5, 7, "none"), (8, 8, 129, "alibi")],
+)
+def test_heads_as_wide_as_the_model_or_not(heads, kv, width, positional, preset):
+    given = {"embedding": {"positional": positional}, "d_model": 1024, "n_heads": heads, "n_kv_heads": kv}
+    model = shrink(normalize_to_ir(preset(head_dim=width, **given))).model
+    assert (model.n_heads * model.head_dim > model.d_model) == (heads * width > 1024)
+    assert (model.n_heads * model.head_dim < model.d_model) == (heads * width < 1024)
+    assert model.head_dim % 2 == width % 2
+
+
+@pytest.mark.parametrize(
     "embedding",
     [
         {"rope_fraction": 0.25},

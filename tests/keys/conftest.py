@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 import torch
 
-from eulerstack.compiler.compile import compile_ir
 from eulerstack.compiler.runtime import runtime_config
 from eulerstack.errors import EulerStackError
 from eulerstack.export.build import build, build_on_meta, plan
 from eulerstack.export.draws import chunk
 from eulerstack.export.tokenizer import resolve
+from eulerstack.ir.costs import costs
 from eulerstack.ir.normalizer import normalize_to_ir
 from eulerstack.language.load import check
 from eulerstack.language.realism import judge_realism
@@ -177,7 +177,7 @@ def _tokenizer(tree: dict) -> tuple:
 
 def _warnings(tree: dict) -> list[tuple[str, str]]:
     checked = check(tree)
-    estimate = compile_ir(normalize_to_ir(tree), name="keys").costs.total
+    estimate = costs(normalize_to_ir(tree)).total
     found = (*checked.warnings, *judge_realism(checked, estimate=estimate))
     return sorted((problem.where, problem.what) for problem in found)
 

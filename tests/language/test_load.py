@@ -136,12 +136,6 @@ def test_a_template_part_of_defaults_may_be_left_empty(plain, key):
     check(plain)
 
 
-def test_an_unused_template_is_a_warning(plain):
-    plain["layer_templates"]["spare"] = plain["layer_templates"]["block"]
-    (warning,) = check(plain).warnings
-    assert warning.where == "layer_templates.spare"
-
-
 def test_a_rule_is_not_an_echo_of_a_wrong_field(plain):
     # n_kv_heads is unreadable, so what it divides is not asked; the template it has nothing to do with is.
     plain["model"]["n_kv_heads"] = "three"

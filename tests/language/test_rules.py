@@ -46,6 +46,7 @@ PASSES = {
     "a quarter rotates": {"embedding__rope_fraction": 0.25},
     "null is not given": {"embedding__positional": "none", "embedding__rope_scaling": None},
     "yarn": {"embedding__rope_scaling": YARN | {"beta_fast": 16, "truncate": False}},
+    "yarn of DeepSeek": {"embedding__rope_scaling": YARN | {"mscale": 0.7, "mscale_all_dim": 1.0}},
     "dynamic": {"embedding__rope_scaling": {"type": "dynamic", "factor": 2}},
     "dilated": {"mixer": attention(window=64, window_mode="dilated", window_dilation=4)},
     "nsa with its own dilation": {"mixer": attention(window=64, window_mode="nsa")},
@@ -213,7 +214,7 @@ def test_every_rule_is_listed():
     """A rule that nobody lists is never asked."""
     listed = {
         rules: rules.RULES,
-        schedule_rules: (*schedule_rules.SCHEDULE_RULES, schedule_rules.references, schedule_rules.unused_templates),
+        schedule_rules: (*schedule_rules.SCHEDULE_RULES, schedule_rules.references),
         template_rules: template_rules.TEMPLATE_RULES,
     }
     for module, functions in listed.items():

@@ -103,6 +103,18 @@ def test_learned_positions_are_looked_up_by_place(build, payload, block, ids):
     assert torch.equal(hidden, tables[0][ids] + tables[1][places])
 
 
+@pytest.mark.parametrize("places", [[11, 12], [-1, 0]])
+def test_a_place_beyond_the_learned_ones_is_refused_by_name(build, payload, block, places):
+    model = build(payload(block(), positional="learned", max_position_embeddings=12))
+    with pytest.raises(ValueError, match=r"only 0 to 11 were learned \(max_position_embeddings\)"):
+        model(input_ids=torch.zeros(1, 2, dtype=torch.long), position_ids=torch.tensor([places]))
+    prompt = torch.ones(1, 8, dtype=torch.long)
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert model.generate(prompt, max_new_tokens=5, **options).shape == (1, 13)  # the last one is never read
+    with pytest.raises(ValueError, match="positions 12 to 12"):
+        model.generate(prompt, max_new_tokens=6, **options)
+
+
 def test_head_bias_softcap_and_no_final_norm(build, payload, block, ids):
     cap = {"head_bias": True, "final_logit_softcapping": 2.0, "final_norm": None, "tie_word_embeddings": False}
     model = build(payload(block(norm={"position": "post"}), **cap), torch.float64)

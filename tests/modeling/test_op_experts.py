@@ -134,6 +134,14 @@ def test_enough_capacity_drops_nothing():
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_capacity_beyond_all_tokens_is_room_for_all(padded):
+    made, x = experts_of(), torch.randn(9, 6, dtype=torch.float64)
+    selected, weights = torch.zeros(9, 1, dtype=torch.long), torch.ones(9, 1, dtype=torch.float64)
+    wanted = run_all(made, x, selected, weights)
+    assert run_within_capacity(made, x, selected, weights, None, factor=1e308, padded=padded).allclose(wanted)
+
+
 def test_initial_rules():
     init = Init("scaled_residual", 0.02, 8)
     assert experts_of().initial(init) == {"gate_up_proj": Normal(0.02), "down_proj": Normal(0.005)}

@@ -86,6 +86,7 @@ def stranger(tmp_path_factory):
             capture_output=True,
             text=True,
             timeout=300,
+            check=False,
         )
         assert process.returncode == 0, process.stderr
         assert "Traceback" not in process.stderr, process.stderr

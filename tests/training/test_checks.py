@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 from eulerstack.errors import SanityError
 from eulerstack.stages import cpu_sanity
 
-pytestmark = pytest.mark.xdist_group("laws")
 CHECKS = cpu_sanity.CHECKS[0]
 
 
@@ -97,4 +96,3 @@ def test_a_failed_verdict_is_an_error_of_the_stage_law_by_law(tmp_path):
         "See: docs/tutorials/06_sanity_training.md"
     )
     assert cpu_sanity.summary(tmp_path) == "FAIL: 1 of 2 laws"
-

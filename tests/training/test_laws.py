@@ -6,8 +6,6 @@ with an override.
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("laws")
-
 SAW_FUTURE = """
 class Fault(mixer_attention):
     def forward(self, x, context, state=None):

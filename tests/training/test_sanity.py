@@ -156,7 +156,9 @@ def test_data_is_shuffled_once_an_epoch_and_read_again():
     """Three sequences in batches of two: batches of 2, 1, 2, 1, each sequence once an epoch."""
     seen = []
     model = build_sanity_model(**SIZES)
-    model.register_forward_pre_hook(lambda _, __, given: seen.append(given["input_ids"][:, 0].tolist()), with_kwargs=True)
+    model.register_forward_pre_hook(
+        lambda _, __, given: seen.append(given["input_ids"][:, 0].tolist()), with_kwargs=True
+    )
     run_sanity_training(model, repeating(3), batch_size=2, max_steps=4)
     assert [len(batch) for batch in seen] == [2, 1, 2, 1]
     assert sorted(seen[0] + seen[1]) == sorted(seen[2] + seen[3]) == [0, 5, 10]

@@ -1,0 +1,104 @@
+"""Keys that do nothing where they stand are said, and do not stop anything."""
+
+import copy
+
+import pytest
+
+from eulerstack.language import idle
+from eulerstack.language.load import check
+
+MAMBA = {"type": "mamba"}
+BLOCK = "layer_templates.block"
+
+
+def attention(**options):
+    return {"type": "attention", "attention": options}
+
+
+def moe(**options):
+    return {"type": "moe", "moe": {"experts": 4, "top_k": 2, **options}}
+
+
+def yarn(**options):
+    return {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, **options}
+
+
+# What is written, and the places of the warnings it gets.
+WRITTEN = {
+    "a spare template": (
+        {"layer_templates.spare": {"mixer": MAMBA, "ffn": {"type": "none"}}},
+        ["layer_templates.spare"],
+    ),
+    "an empty override": (
+        {"layer_schedule": [{"template": "block", "override": {}}]},
+        ["layer_schedule[0].override"],
+    ),
+    "half an empty override": (
+        {"layer_schedule": [{"template": "block", "override": {"attention": {"window": None}, "norm": {}}}]},
+        ["layer_schedule[0].override.norm"],
+    ),
+    "rope of a recurrence": ({f"{BLOCK}.mixer": MAMBA}, ["embedding.positional"]),
+    "alibi of a recurrence": ({f"{BLOCK}.mixer": MAMBA, "embedding.positional": "alibi"}, ["embedding.positional"]),
+    "alibi of a retention": (
+        {f"{BLOCK}.mixer": {"type": "retnet"}, "embedding.positional": "alibi"},
+        ["embedding.positional"],
+    ),
+    "rope of a retention": ({f"{BLOCK}.mixer": {"type": "retnet"}}, []),
+    "a table of positions": ({f"{BLOCK}.mixer": MAMBA, "embedding.positional": "learned"}, []),
+    "sliding nowhere": (
+        {f"{BLOCK}.mixer": attention(window_mode="sliding")},
+        [f"{BLOCK}.mixer.attention.window_mode"],
+    ),
+    "sliding by override": (
+        {
+            f"{BLOCK}.mixer": attention(window_mode="sliding"),
+            "layer_schedule": [{"template": "block", "override": {"attention": {"window": 8}}}],
+        },
+        [],
+    ),
+    "sliding": ({f"{BLOCK}.mixer": attention(window_mode="sliding", window=8)}, []),
+    "dilated by one": (
+        {f"{BLOCK}.mixer": attention(window_mode="dilated", window=8)},
+        [f"{BLOCK}.mixer.attention.window_mode"],
+    ),
+    "dilated by two": ({f"{BLOCK}.mixer": attention(window_mode="dilated", window=8, window_dilation=2)}, []),
+    "two widths": ({"model.mlp_ratio": 3, "model.d_ff": 512}, ["model.mlp_ratio"]),
+    "two factors": (
+        {"embedding.rope_scaling": yarn(attention_factor=1.0, mscale=1.0, mscale_all_dim=1.0)},
+        ["embedding.rope_scaling.mscale"],
+    ),
+    "one factor": ({"embedding.rope_scaling": yarn(mscale=1.0, mscale_all_dim=1.0)}, []),
+    "capacity of overflow": ({f"{BLOCK}.ffn": moe(capacity_factor=1.25)}, [f"{BLOCK}.ffn.moe.capacity_factor"]),
+    "capacity": ({f"{BLOCK}.ffn": moe(capacity_factor=1.25, capacity_drop_policy="drop")}, []),
+    "two affinities": ({f"{BLOCK}.ffn": moe(router="softmax", affinity="sigmoid")}, [f"{BLOCK}.ffn.moe.router"]),
+    "one affinity twice": ({f"{BLOCK}.ffn": moe(router="sigmoid", affinity="sigmoid")}, []),
+    "a rate of nothing": (
+        {f"{BLOCK}.ffn": moe(bias_correction={"update_rate": 0.1})},
+        [f"{BLOCK}.ffn.moe.bias_correction"],
+    ),
+    "switched off": ({f"{BLOCK}.ffn": moe(bias_correction={"enabled": False, "update_rate": 0.1})}, []),
+    "quantised by nobody": (
+        {"compatibility.quant_aware_training": {"dtype": "fp8"}},
+        ["compatibility.quant_aware_training"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_does_nothing_is_said_at_its_place(plain, name):
+    changes, places = WRITTEN[name]
+    data = copy.deepcopy(plain)
+    for address, value in changes.items():
+        *path, last = address.split(".")
+        node = data
+        for step in path:
+            node = node.setdefault(step, {})
+        node[last] = value
+    warnings = [w for w in check(data).warnings if not w.what.endswith("]")]  # the others are of realism
+    assert [w.where for w in warnings] == places
+    assert {w.category for w in warnings} <= {"Warning"}
+
+
+def test_every_rule_is_listed():
+    own = {f for name, f in vars(idle).items() if callable(f) and f.__module__ == idle.__name__ and name[0] != "_"}
+    assert own == set(idle.IDLE_RULES)
