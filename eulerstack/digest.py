@@ -162,20 +162,26 @@ class Digests:
 
 
 def files_under(root: Path) -> dict[str, os.stat_result]:
-    """Every file below the directory `root` by its relative name, sorted; CacheError for anything else than a file."""
+    """Every file below the directory `root` by its relative name, sorted.
+
+    CacheError for what such a list cannot record: anything else than a file, and a folder without files.
+    """
     found = {}
     waiting = [("", os.fspath(root))]
     while waiting:
         prefix, folder = waiting.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = prefix + entry.name
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append((f"{name}/", entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    found[name] = entry.stat(follow_symlinks=False)
-                else:
-                    raise CacheError.at(entry.path, "neither a file nor a directory", "remove it", SEE)
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+        if prefix and not entries:
+            raise CacheError.at(folder, "an empty directory", "remove it", SEE)
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append((f"{name}/", entry.path))
+            elif entry.is_file(follow_symlinks=False):
+                found[name] = entry.stat(follow_symlinks=False)
+            else:
+                raise CacheError.at(entry.path, "neither a file nor a directory", "remove it", SEE)
     return dict(sorted(found.items()))
 
 

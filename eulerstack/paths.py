@@ -55,8 +55,11 @@ def cache_dir() -> Path:
 
 
 def presets_in(folder: Path) -> dict[str, Path]:
-    """The presets of a folder by name (the file name without its suffix), sorted; `.yml` goes before `.yaml`."""
-    files = [path for suffix in reversed(SUFFIXES) for path in folder.glob(f"*{suffix}")]
+    """The presets of a folder by name (the file name without its suffix), sorted; `.yml` goes before `.yaml`.
+
+    Hidden files are what editors and file managers leave beside them.
+    """
+    files = [path for suffix in reversed(SUFFIXES) for path in folder.glob(f"[!.]*{suffix}")]
     return dict(sorted((path.stem, path) for path in files))
 
 

@@ -147,11 +147,16 @@ def test_intact_is_a_regular_file_with_this_content(digests, file, tmp_path):
     assert not digests.is_intact(file, entry | {"sha256": "0" * 64})
 
 
-def test_files_under_lists_files_and_refuses_links(tmp_path):
+def test_files_under_lists_files_and_refuses_links_and_empty_folders(tmp_path):
+    assert files_under(tmp_path) == {}
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "b").touch()
     (tmp_path / "a").touch()
     assert list(files_under(tmp_path)) == ["a", "deep/er/b"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CacheError, match="empty: CacheError: an empty directory"):
+        files_under(tmp_path)
+    (tmp_path / "empty").rmdir()
     (tmp_path / "link").symlink_to("a")
     with pytest.raises(CacheError, match="neither a file nor a directory"):
         files_under(tmp_path)

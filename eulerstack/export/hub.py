@@ -40,14 +40,22 @@ def _error(name: str, what: str, fix: str) -> ExportError:
 
 def _snapshot(name: str) -> Path | None:
     """The revision `main` of the hub's cache (huggingface_hub, "Manage the cache": refs and snapshots)."""
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    repository = hub / f"models--{name.replace('/', '--')}"
+    repository = _hub_cache() / f"models--{name.replace('/', '--')}"
     ref = repository / "refs" / "main"
     if not ref.is_file():
         return None
     folder = repository / "snapshots" / ref.read_text().strip()
     return folder if (folder / "tokenizer.json").is_file() else None
+
+
+def _hub_cache() -> Path:
+    """Where huggingface_hub keeps repositories, by the same variables (its `constants.py`)."""
+
+    def place(variable: str, otherwise: Path) -> Path:
+        return Path(os.path.expandvars(os.environ.get(variable) or otherwise)).expanduser()
+
+    home = place("HF_HOME", place("XDG_CACHE_HOME", Path("~/.cache")) / "huggingface")
+    return place("HF_HUB_CACHE", place("HUGGINGFACE_HUB_CACHE", home / "hub"))
 
 
 @cache

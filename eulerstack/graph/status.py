@@ -1,6 +1,6 @@
 """`doit list`: where every preset and stage stands."""
 
-from doit.cmd_base import check_tasks_exist, subtasks_iter
+from doit.cmd_base import check_tasks_exist
 from doit.cmd_list import List
 
 from eulerstack.graph.report import step_of
@@ -39,8 +39,9 @@ def execute(self, subtasks=False, quiet=False, pos_args=None):
     check_tasks_exist(tasks, pos_args)
     found = states(steps)
     if pos_args or subtasks:
-        chosen = [task for name in pos_args or tasks for task in (tasks[name], *subtasks_iter(tasks, tasks[name]))]
-        text = _lines({task.name: found[task.name] for task in chosen if task.name in found})
+        named = [tasks[name] for name in pos_args or tasks]
+        chosen = [name for task in named for name in ([task.name] if step_of(task) else task.task_dep)]
+        text = _lines({name: found[name] for name in chosen})
     else:
         text = _table(steps, found)
     self.outstream.write(text + _orphans(steps))

@@ -212,7 +212,8 @@ class Step:
 
 
 def _explained(error: OSError, name: str) -> CacheError:
-    where = f"{error.filename}: " if error.filename else ""
+    path = error.filename2 or error.filename  # of a rename, the place that was to be taken
+    where = f"{path}: " if path else ""
     return CacheError.at(name, f"{where}{error.strerror}", "make room, or correct the path and its permissions", SEE)
 
 

@@ -9,10 +9,10 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from doit.exceptions import TaskFailed
+from doit.exceptions import InvalidDodoFile, TaskFailed
 
 from eulerstack import paths
-from eulerstack.errors import EulerStackError
+from eulerstack.errors import EulerStackError, ValidationError
 from eulerstack.graph import status
 from eulerstack.graph.report import Reporter
 from eulerstack.graph.step import Step
@@ -42,9 +42,12 @@ def tasks_of(package: str) -> Callable[[], Iterator[dict]]:
 
 
 def _tasks(package: str) -> Iterator[dict]:
-    place = Workplace(package)
+    try:
+        place = Workplace(package)
+        presets = _presets(place.presets)
+    except EulerStackError as error:
+        raise InvalidDodoFile(str(error)) from None  # doit prints this one without a traceback
     stages = _stages(package)
-    presets = paths.presets_in(place.presets)
     for stage in stages.values():
         yield {"basename": _short(stage), "name": None, "doc": _first_line(stage)}
     for preset in presets.values():
@@ -54,6 +57,16 @@ def _tasks(package: str) -> Iterator[dict]:
             yield _task(steps[name])
     subtasks = [f"{SANITY}:{preset}" for preset in presets]
     yield {"basename": "sanity", "actions": None, "task_dep": subtasks, "doc": "check every preset on the CPU"}
+
+
+def _presets(folder: Path) -> dict[str, Path]:
+    """The presets by name; ValidationError for a name that doit would take for something else."""
+    found = paths.presets_in(folder)
+    for path in found.values():
+        if "=" in path.stem or "*" in path.stem:
+            what = "the name of a preset may hold neither '=' nor '*'"
+            raise ValidationError.at(path, what, "rename the file", "docs/building.md#tasks")
+    return found
 
 
 def _task(step: Step) -> dict:

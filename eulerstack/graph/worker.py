@@ -39,7 +39,8 @@ WARM = {"front": "front", "package": "torch", "stranger": "torch"}
 PRELOAD_LIMIT = 600.0  # seconds until a job must have started
 GRACE = 3.0  # seconds for a kill to be done
 KEPT = ("PATH", "HOME", "USER", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "SSL_CERT_FILE")
-KEPT_PREFIXES = ("LC_", "EULERSTACK_", "HF_", "TRANSFORMERS_", "CUDA_", "NVIDIA_", "XDG_")
+KEPT_PREFIXES = ("LC_", "EULERSTACK_", "HF_", "HUGGINGFACE_HUB_", "TRANSFORMERS_", "CUDA_", "NVIDIA_", "XDG_")
+PLACES = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME")
 FIXED = {
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
@@ -204,9 +205,14 @@ def _stop(connection: socket.socket) -> None:
 
 
 def environment() -> dict[str, str]:
-    """The parts of ours that a worker gets, and what it always gets."""
+    """The parts of ours that a worker gets, and what it always gets.
+
+    A worker stands in another folder: a place given from here must be the same there, or it would read another
+    tokenizer than the one that the key speaks of.
+    """
     kept = {name: value for name, value in os.environ.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
-    return kept | FIXED
+    given = {name: Path(os.path.expandvars(kept[name])).expanduser() for name in PLACES if kept.get(name)}
+    return kept | {name: os.fspath(place.absolute()) for name, place in given.items()} | FIXED
 
 
 def _request(job: Job) -> bytes:

@@ -46,12 +46,9 @@ def skipped() -> str:
 
 def script(preset: Path, build: Path, out: Path) -> list[str]:
     """What the worker runs."""
-    from eulerstack.paths import cache_dir
-
     shard = json.loads((build / "tokenize.json").read_text(encoding="utf-8"))["shards"][0]
-    tokens = cache_dir() / "tokens" / shard
     directory, verdict = build / "hf", out / "gpu_sanity.json"
-    options = ["--tokens", tokens, "--device", "cuda", "--dtype", "bfloat16", "--lr", "1e-4"]
+    options = ["--tokens", build / "tokens" / shard, "--device", "cuda", "--dtype", "bfloat16", "--lr", "1e-4"]
     return [str(part) for part in (CHECKS[0], directory, verdict, *options)]
 
 

@@ -1,6 +1,7 @@
-"""corpus, tokenizer -> `tokenize.json`: which token shards the full-size check reads, by content."""
+"""corpus, tokenizer -> `tokens/`, `tokenize.json`: the token shards that the full-size check reads, by content."""
 
 import json
+import shutil
 from pathlib import Path
 
 from eulerstack.stages.export import prepare as prepare
@@ -11,7 +12,7 @@ LIBRARIES = ("tokenizers", "numpy")
 WORKER = "front"
 MODELING = None
 TIME_LIMIT = 3600
-OUTPUTS = ("tokenize.json",)
+OUTPUTS = ("tokenize.json", "tokens")
 MAX_SEQ_LEN = 512
 
 
@@ -36,6 +37,9 @@ def run(preset: Path, build: Path, out: Path) -> None:
         write_corpus(), tokenizer, max_seq_len=MAX_SEQ_LEN, add_bos=contract.add_bos, add_eos=contract.add_eos
     )
     data.check_vocab(ir.model.vocab_size)
+    (out / "tokens").mkdir(exist_ok=True)
+    for shard in data.shards:  # a copy: the cache of tokens may go at any time, and what is checked must be there
+        shutil.copyfile(shard.tokens, out / "tokens" / shard.tokens.name)
     document = {
         "shards": [s.tokens.name for s in data.shards],
         "tokens": data.num_tokens,

@@ -143,6 +143,32 @@ def test_what_the_hub_does_not_have(home, server):
     assert run_fetch("no such name", HF_ENDPOINT=server) == ["None", "False"]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "hub_in"),
+    [
+        ("HF_HOME", "{}", "hub"),
+        ("HF_HUB_CACHE", "{}", ""),
+        ("HUGGINGFACE_HUB_CACHE", "{}", ""),
+        ("XDG_CACHE_HOME", "{}", "huggingface/hub"),
+        ("HF_HOME", "$EULERSTACK_HOME/cache", "hub"),
+    ],
+)
+def test_the_hubs_cache_is_where_the_hubs_library_keeps_it(home, monkeypatch, variable, value, hub_in):
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value.format(home / "cache"))
+    where = "from huggingface_hub import constants; print(constants.HF_HUB_CACHE)"
+    asked = subprocess.run([sys.executable, "-c", where], capture_output=True, text=True, check=True)
+    assert asked.stdout.strip() == str(home / "cache" / hub_in).rstrip("/")
+    repository = home / "cache" / hub_in / "models--nice--tokenizer"
+    snapshot = repository / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "tokenizer.json").touch()
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    assert hub.locate("nice/tokenizer") == snapshot
+
+
 def test_out_of_reach_fails_fast_and_once(home, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     hub.fetch.cache_clear()

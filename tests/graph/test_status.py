@@ -42,6 +42,7 @@ def test_tasks_by_name_come_with_reasons(house):
     assert house.doit("list", "compile") == (
         "compile:one  stale       its outputs were changed or removed\ncompile:two  stale       below normalize:two\n"
     )
+    assert house.doit("list", "sanity") == house.doit("list", "cpu_sanity")
     lines = house.doit("list", "--all").splitlines()
     assert len(lines) == 10
     assert "normalize:two   stale       changed: inputs.preset" in lines

@@ -109,10 +109,11 @@ def edit(path: Path) -> None:
         lambda hf: os.truncate(hf / "deep" / "model.bin", 0),
         lambda hf: (hf / "deep" / "model.bin").unlink(),
         lambda hf: (hf / "__pycache__").mkdir() or (hf / "__pycache__" / "extra.pyc").touch(),
+        lambda hf: (hf / "deep" / "empty").mkdir(),
         lambda hf: (hf / "config.json").rename(hf / "renamed.json"),
         lambda hf: (hf / "link").symlink_to("config.json"),
     ],
-    ids=["edit", "truncate", "delete", "extra", "rename", "link"],
+    ids=["edit", "truncate", "delete", "extra", "empty folder", "rename", "link"],
 )
 def test_harm_to_a_directory_is_seen_and_undone(place, harm):
     kept = place.keep()
@@ -179,6 +180,14 @@ def test_digests_that_the_writer_knows_are_not_computed_again(place, monkeypatch
     out = place.out(FILES)
     place.keep(known={"hf/deep/model.bin": hash_file(out / "hf/deep/model.bin")})
     assert sorted(read) == ["config.json", "report.json"]
+
+
+def test_an_empty_folder_in_an_output_is_refused(place):
+    """It could not be restored."""
+    out = place.out(FILES)
+    (out / "hf" / "empty").mkdir()
+    with pytest.raises(CacheError, match="an empty directory"):
+        place.store.keep({"key": KEY}, out, {})
 
 
 def test_a_link_in_an_output_is_refused(place):

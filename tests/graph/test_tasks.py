@@ -221,6 +221,37 @@ def test_an_unknown_task_is_an_error_before_anything_runs(house):
     assert house.executed() == []
 
 
+@pytest.mark.parametrize("name", ["a=b", "a*b"])
+def test_a_name_that_doit_would_misread_is_an_error_with_advice(house, name):
+    house.preset(name, "alpha\n")
+    for command in ("list", "normalize"):
+        output = house.doit(command, status=3)
+        assert f"{house.root}/presets/{name}.yml: ValidationError: the name of a preset may hold" in output
+        assert "Fix: rename the file" in output
+    assert house.executed() == []
+
+
+def test_hidden_files_are_no_presets(house):
+    """An editor's lock is a link to nowhere, a file manager's notes are not YAML."""
+    (house.root / "presets/.#one.yml").symlink_to("somebody@somewhere.1")
+    house.preset("._one", "fail\n")
+    assert "2 made" in house.doit("normalize")
+
+
+def test_a_cache_that_is_no_directory_is_an_error_with_advice(house, monkeypatch):
+    environment = house.environment() | {"EULERSTACK_CACHE": "s3://bucket"}
+    monkeypatch.setattr(type(house), "environment", lambda _: environment)
+    for command in ("list", "normalize"):
+        assert "'s3://bucket' is not a local directory\nFix: " in house.doit(command, status=3)
+
+
+def test_what_cannot_be_replaced_is_named(built):
+    stamp = built.root / "build/one/.stamps/normalize.json"
+    stamp.unlink()
+    stamp.mkdir()
+    assert f"normalize:one: CacheError: {stamp}: Is a directory" in built.doit("normalize:one", status=1)
+
+
 def test_a_garbled_memory_costs_time_only(built):
     (built.root / "cache/digests").write_bytes(os.urandom(1000))
     assert built.doit() == "8 tasks up to date\n"

@@ -178,6 +178,19 @@ def test_only_named_variables_reach_a_worker(monkeypatch):
     assert (found["EULERSTACK_CACHE"], found["PYTHONHASHSEED"], found["OMP_NUM_THREADS"]) == ("elsewhere", "0", "1")
 
 
+def test_the_hubs_places_are_the_same_in_a_workers_folder(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HOME", "hub")
+    monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", "$HF_HOME/cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/mine")
+    monkeypatch.setenv("HF_HUB_CACHE", "")
+    found = environment()
+    assert found["HF_HOME"] == str(tmp_path / "hub")
+    assert found["HUGGINGFACE_HUB_CACHE"] == str(tmp_path / "hub" / "cache")
+    assert found["XDG_CACHE_HOME"] == str(Path("~/mine").expanduser())
+    assert found["HF_HUB_CACHE"] == ""
+
+
 def test_workers_die_with_the_process_that_started_them(job, out, tmp_path):
     (tmp_path / "jobs.py").write_text(MODULE)
     program = f"""

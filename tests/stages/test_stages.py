@@ -130,7 +130,7 @@ def test_the_stranger_is_given_the_small_directory_and_the_text(built, tmp_path)
 
 def test_the_full_check_is_given_the_full_directory_and_the_tokens(built, tmp_path, monkeypatch):
     preset, build = built
-    monkeypatch.setenv("EULERSTACK_HOME", str(build.parent))
+    monkeypatch.setenv("EULERSTACK_CACHE", str(tmp_path / "emptied"))
     _, directory, verdict, *options = gpu_sanity.script(preset, build, tmp_path)
     assert (Path(directory), Path(verdict)) == (build / "hf", tmp_path / "gpu_sanity.json")
     given = dict(zip(options[::2], options[1::2], strict=True))
