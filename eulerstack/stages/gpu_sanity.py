@@ -1,11 +1,13 @@
 """`hf/`, token shards -> `gpu_sanity.json`: the verdict at full size in bfloat16 on a GPU, or that there is none."""
 
 import json
+import os
 from pathlib import Path
 
 from eulerstack.stages.cpu_sanity import CHECKS, contents, demand, describe
 
 DEVICES = Path("/proc/driver/nvidia/gpus")
+HIDDEN = ("", "-1")  # values of CUDA_VISIBLE_DEVICES that leave no device
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 WORKER = "stranger"
@@ -15,7 +17,9 @@ OUTPUTS = ("gpu_sanity.json",)
 
 
 def devices() -> list[str]:
-    """The models of the NVIDIA GPUs that the driver knows, without importing torch."""
+    """The models of the NVIDIA GPUs that the driver knows, none if they are hidden, without importing torch."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
+        return []
     found = []
     for file in sorted(DEVICES.glob("*/information")):
         found += [line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith("Model")]

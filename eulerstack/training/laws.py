@@ -16,6 +16,7 @@ import torch
 from steps import decreased, train_steps  # these two stand beside this file, on the path of checks.py
 from subject import CHUNKS, LENGTH, Subject, load
 
+NOISE = 0.01  # share of the loss that dropout alone may take off
 # Largest difference that counts as equal, in standard deviations of the compared values.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 Answer = tuple[str, str]  # what was measured; where and how it went wrong, "" if it did not
@@ -112,7 +113,7 @@ def learns(subject: Subject) -> Answer:
     losses = train_steps(subject.model, batches, steps=subject.steps, lr=subject.lr)
     subject.losses[:] = losses
     figure = f"{losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps"
-    return figure, "" if decreased(losses) else _obstacle(subject)
+    return figure, "" if decreased(losses, by=NOISE) else _obstacle(subject)
 
 
 def _obstacle(subject: Subject) -> str:
@@ -216,4 +217,9 @@ def report(checks: list[Check], losses: list[float]) -> dict:
 
 def _training(losses: list[float]) -> dict:
     first, last = (round(x, 4) if math.isfinite(x) else None for x in (losses[0], losses[-1]))
-    return {"steps": len(losses), "initial_loss": first, "final_loss": last, "loss_decreased": decreased(losses)}
+    return {
+        "steps": len(losses),
+        "initial_loss": first,
+        "final_loss": last,
+        "loss_decreased": decreased(losses, by=NOISE),
+    }

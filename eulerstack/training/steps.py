@@ -37,7 +37,10 @@ def train_steps(
     return losses
 
 
-def decreased(losses: list[float]) -> bool:
-    """Whether training went down: every loss finite, and the last three on average below the first."""
+def decreased(losses: list[float], *, by: float = 0.0) -> bool:
+    """Whether training went down: every loss finite, and the last three on average below
+    the first by its share `by`.
+    """
     tail = losses[-3:]
-    return len(losses) > 1 and all(map(math.isfinite, losses)) and sum(tail) / len(tail) < losses[0]
+    finite = len(losses) > 1 and all(map(math.isfinite, losses))
+    return finite and sum(tail) / len(tail) < losses[0] * (1 - by)

@@ -53,3 +53,10 @@ def test_a_loss_that_is_not_finite_ends_the_run():
 )
 def test_decreased(losses, down):
     assert decreased(losses) is down
+
+
+def test_decreased_by_a_share():
+    losses = [10.0, 9.95, 9.92]
+    assert decreased(losses)
+    assert not decreased(losses, by=0.01)
+    assert decreased([10.0, 9.8, 9.7], by=0.01)
