@@ -83,5 +83,7 @@ def find_preset(name_or_path: str | os.PathLike) -> Path:
         return known[given]
     near = difflib.get_close_matches(Path(given).stem, known, n=1)
     what = "no such preset file" if is_path else "no such preset"
+    if is_path and Path(given).is_dir():
+        what = "a directory, not a preset file"
     fix = f"did you mean '{near[0]}'?" if near else "`eulerstack presets list` names them all"
     raise ValidationError.at(given, what, fix, "README.md#your-own-presets")

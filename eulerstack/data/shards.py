@@ -26,6 +26,7 @@ from eulerstack.export.tokenizer import Tokenizer
 
 VERSION = 1
 BATCH = 1 << 20  # characters encoded together
+FACTS = {"documents", "length", "max_token_id"}
 HEADER = 128  # bytes of a NumPy file before its data
 
 
@@ -63,12 +64,23 @@ def shard(source: Path, job: Job, folder: Path) -> Shard:
         file.write(json.dumps(written).encode())
 
     def sound(path: Path) -> bool:
-        if not (path.is_file() and tokens.is_file()):
+        found = _facts(path)
+        if found is None or not tokens.is_file():
             return False
-        return tokens.stat().st_size == HEADER + json.loads(path.read_text())["length"] * np.dtype(job.dtype).itemsize
+        return tokens.stat().st_size == HEADER + found["length"] * np.dtype(job.dtype).itemsize
 
     made_once(facts, make, sound)
-    return Shard(source, tokens, **json.loads(facts.read_text()))
+    return Shard(source, tokens, **_facts(facts))
+
+
+def _facts(path: Path) -> dict[str, int] | None:
+    """What is recorded of a shard; None if nothing is, or something else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    whole_numbers = isinstance(found, dict) and found.keys() == FACTS and all(type(n) is int for n in found.values())
+    return found if whole_numbers else None
 
 
 def _write_tokens(source: Path, job: Job, path: Path) -> dict[str, int]:
