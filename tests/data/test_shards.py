@@ -129,14 +129,15 @@ def test_kill_9_and_again_is_as_if_nothing_had_been(job, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"{", b"\xff", b"[]", b"{}", b'{"documents": 1, "length": "x", "max_token_id": 3}']
-)
+WRONG_LENGTH = b'{"documents": 2, "length": "x", "max_token_id": 3}'
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[]", b"{}", WRONG_LENGTH])
 def test_damaged_facts_are_made_again(job, write, tmp_path, damage):
-    source = write([{"text": "one two"}, {"text": "three"}])
-    made = shard(source, job, tmp_path)
+    source = write("a.jsonl", "one two", "three")
+    made = shard(source, job, tmp_path / "tokens")
     facts = made.tokens.with_suffix(".json")
     before = facts.read_bytes()
     facts.write_bytes(damage)
-    assert shard(source, job, tmp_path) == made
+    assert shard(source, job, tmp_path / "tokens") == made
     assert facts.read_bytes() == before
