@@ -6,7 +6,7 @@ arithmetic: parameters, FLOPs, cache and state (`Part`).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self
 
 from pydantic import ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -95,3 +95,31 @@ class Part(Protocol):
 
     def state_bytes(self, dims: Dims) -> int:
         """Bytes of recurrent state for one sequence, whatever its length."""
+
+
+class Plain:
+    """The answers of a part with little to say: all of it is built, nothing contradicts, is kept or lies idle."""
+
+    unbuilt: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ()
+
+    def breaches(self, spec: Any) -> Iterator[Breach]:
+        yield from ()
+
+    def completed(self, dims: Dims) -> Self:
+        return self
+
+    def shrunk(self, dims: Dims, small: Dims) -> Self:
+        return self
+
+    def buffers(self, dims: Dims) -> dict[str, Shape]:
+        return {}
+
+    def idle(self, dims: Dims) -> int:
+        return 0
+
+    def kv_cache_bytes(self, dims: Dims, length: int) -> int:
+        return 0
+
+    def state_bytes(self, dims: Dims) -> int:
+        return 0

@@ -1,43 +1,25 @@
 """The `mlp` channel mixer: down(act(up(x)))."""
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from eulerstack.language.block import Breach, Dims, Shape, block
+from eulerstack.language.block import Dims, Plain, Shape, block
 
 
 @block
-class Block:
+class Block(Plain):
     """`ffn: {type: mlp, ...}`"""
 
     type: Literal["mlp"]
     activation: Literal["gelu", "gelu_tanh", "relu", "relu2"] = Field("gelu", description="between up and down")
     bias: bool = Field(False, description="bias on every projection")
 
-    unbuilt: ClassVar[tuple[tuple[str, ...], ...]] = ()
-
-    def breaches(self, spec: Any) -> Iterator[Breach]:
-        yield from ()
-
-    def completed(self, dims: Dims) -> "Block":
-        return self
-
-    def shrunk(self, dims: Dims, small: Dims) -> "Block":
-        return self
-
     def runtime(self, dims: Dims) -> dict:
         return {"type": "mlp", "d_ff": dims.d_ff, "activation": self.activation, "bias": self.bias}
 
     def tensors(self, dims: Dims) -> dict[str, Shape]:
         return tensors(dims.d_model, dims.d_ff, self.bias)
-
-    def buffers(self, dims: Dims) -> dict[str, Shape]:
-        return {}
-
-    def idle(self, dims: Dims) -> int:
-        return 0
 
     def flops(self, dims: Dims, length: int) -> int:
         return 2 * dims.d_model * dims.d_ff * 2
