@@ -1,9 +1,22 @@
-"""Puts the catalogue into the wheel: `presets/` beside the package becomes `eulerstack/presets/` inside it."""
+"""Puts into the wheel what lies beside the package: `presets/` becomes `eulerstack/presets/`, `docs/` likewise."""
 
 from setuptools import find_packages, setup
 
 setup(
-    packages=[*find_packages(include=["eulerstack*"]), "eulerstack.presets"],
-    package_dir={"eulerstack.presets": "presets"},
-    package_data={"eulerstack.presets": ["*.yml"]},
+    packages=[
+        *find_packages(include=["eulerstack*"]),
+        "eulerstack.presets",
+        "eulerstack.docs",
+        "eulerstack.docs.tutorials",
+    ],
+    package_dir={
+        "eulerstack.presets": "presets",
+        "eulerstack.docs": "docs",
+        "eulerstack.docs.tutorials": "docs/tutorials",
+    },
+    package_data={
+        "eulerstack.presets": ["*.yml"],
+        "eulerstack.docs": ["language.md", "building.md"],
+        "eulerstack.docs.tutorials": ["*.md"],
+    },
 )

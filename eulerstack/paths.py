@@ -30,6 +30,12 @@ def catalogue_dir() -> Path:
     return packaged if packaged.is_dir() else PACKAGE.parent / "presets"
 
 
+def docs_dir() -> Path:
+    """The pages that the `See:` lines name: package data when installed, `docs/` beside the package in a checkout."""
+    packaged = PACKAGE / "docs"
+    return packaged if packaged.is_dir() else PACKAGE.parent / "docs"
+
+
 def presets_dir() -> Path:
     """The workspace's own `presets/`, or the catalogue where the workspace has none."""
     own = workspace() / "presets"

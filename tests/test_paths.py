@@ -59,6 +59,13 @@ def test_the_checkout_has_its_catalogue_beside_the_package(monkeypatch, tmp_path
     assert paths.catalogue_dir() == tmp_path / "presets"
 
 
+def test_docs_are_packaged_else_beside_the_package(monkeypatch, tmp_path):
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path / "eulerstack")
+    assert paths.docs_dir() == tmp_path / "docs"
+    (tmp_path / "eulerstack" / "docs").mkdir(parents=True)
+    assert paths.docs_dir() == tmp_path / "eulerstack" / "docs"
+
+
 def test_names_are_found_in_the_workspace_first(home, catalogue):
     (home / "presets").mkdir()
     (home / "presets" / "llama.yml").write_text("# mine")

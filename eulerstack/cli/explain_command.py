@@ -1,6 +1,8 @@
 """`eulerstack explain`: what a preset builds and costs, without building it."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 
@@ -43,11 +45,13 @@ def _describe(ir, costs) -> None:
     m = ir.model
     click.echo(f"{m.name}: {len(ir.layers)} layers of {m.d_model}, vocabulary {m.vocab_size:,}, {m.dtype}")
     number = 0
-    for (template, kind), run in groupby(ir.layers, key=lambda layer: (layer.template, _kind(layer))):
-        repeat = len(list(run))
-        last = f"-{number + repeat - 1}" if repeat > 1 else ""
-        click.echo(f"  {f'{number}{last}':>7}  {template}: {kind}")
-        number += repeat
+    first = {layer.template: layer for layer in reversed(ir.layers)}
+    for _, run in groupby(ir.layers, key=_built):
+        layer, *others = run
+        last = f"-{number + len(others)}" if others else ""
+        kind = _kind(layer) + _difference(layer, first[layer.template])
+        click.echo(f"  {f'{number}{last}':>7}  {layer.template}: {kind}")
+        number += 1 + len(others)
     rows = (
         ("parameters", f"{count(costs.total)} ({costs.total:,})"),
         ("active", f"{count(costs.active)} per token"),
@@ -61,8 +65,34 @@ def _describe(ir, costs) -> None:
         click.echo(f"{name:<11} {value}")
 
 
+def _built(layer) -> dict:
+    """What a layer is made of, wherever it stands."""
+    return {key: value for key, value in asdict(layer).items() if key not in ("index", "entry")}
+
+
+def _difference(layer, other) -> str:
+    """What `layer` has of its own beside `other`, but for the window, which `_kind` says."""
+    known = dict(_leaves(_built(other)))
+    own = [f"{key} {_word(value)}" for key, value in _leaves(_built(layer)) if known.get(key, value) != value]
+    shown = [text for text in own if not text.startswith("mixer.attention.window ")]
+    return f" ({', '.join(shown)})" if shown else ""
+
+
+def _word(value: object) -> str:
+    """A value as a preset spells it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _leaves(values: dict, path: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
 def _kind(layer) -> str:
-    """Mixer and FFN in a few words, with what the schedule overrides."""
+    """Mixer and FFN in a few words."""
     mixer = layer.mixer
     words = [getattr(getattr(mixer, "mamba", None), "variant", mixer.type)]
     options = getattr(mixer, "attention", None)

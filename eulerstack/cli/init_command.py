@@ -8,6 +8,7 @@ import click
 
 from eulerstack.cli.options import DirectoryPath
 from eulerstack.errors import ExportError
+from eulerstack.paths import docs_dir
 
 SEE = "README.md#your-own-presets"
 
@@ -27,7 +28,10 @@ README = """# Presets
     doit list                                # where every preset stands
 
 Each file in `presets/` is one architecture. `schema.json` lets an editor complete and check it.
+`docs/language.md` holds every key, `docs/building.md` the build graph; the `See:` line of an error leads there.
 """
+
+PAGES = ("language.md", "building.md")
 
 PRESET = """# yaml-language-server: $schema=../schema.json
 #
@@ -48,6 +52,8 @@ model:
 
 tokenizer_contract:
   type: byte_bpe                  # trained when the model is exported; or: {type: hf, pretrained: gpt2}
+  add_eos: false                  # a prompt is not a finished text
+  pad_token: <|pad|>
 
 embedding:
   type: learned
@@ -79,7 +85,7 @@ head:
 @click.command("init")
 @click.argument("directory", type=DirectoryPath())
 def command(directory: Path) -> None:
-    """Make a workspace in DIRECTORY: presets/, dodo.py, .gitignore, README.md, schema.json."""
+    """Make a workspace in DIRECTORY: presets/, dodo.py, .gitignore, README.md, schema.json, docs/."""
     from eulerstack.language.schema_json import json_schema
 
     files = {
@@ -88,6 +94,7 @@ def command(directory: Path) -> None:
         ".gitignore": IGNORE,
         "README.md": README,
         "schema.json": json.dumps(json_schema(), indent=1, sort_keys=True) + "\n",
+        **{f"docs/{page}": (docs_dir() / page).read_text(encoding="utf-8") for page in PAGES},
     }
     taken = [name for name in files if (directory / name).exists()]
     if taken:

@@ -43,11 +43,12 @@ def show_warnings(warnings: Iterable[object]) -> None:
         click.echo(str(warning), err=True)
 
 
-def count(n: float) -> str:
-    """A number as people say it: 1.19 B, 100.4 M."""
+def count(n: float, *, aligned: bool = False) -> str:
+    """A number as people say it: 1.19 B, 100.4 M; for a column, `aligned`, always with four digits: 1.190 B."""
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if abs(n) >= size:
-            return f"{n / size:.4g} {unit}"
+            digits = f"{n / size:#.4g}" if aligned else f"{n / size:.4g}"
+            return f"{digits.rstrip('.')} {unit}"
     return str(round(n))
 
 

@@ -45,5 +45,5 @@ def _row(path: Path) -> str:
     if judged.costs is None:
         figures = f"{'':>9}  {'not built':>9}"
     else:
-        figures = f"{count(judged.costs.total):>9}  {count(judged.costs.active):>9}"
+        figures = f"{count(judged.costs.total, aligned=True):>9}  {count(judged.costs.active, aligned=True):>9}"
     return f"{path.stem:<34}{len(judged.ir.layers):>7}  {figures}  {', '.join(mixers)}"

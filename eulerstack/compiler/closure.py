@@ -31,6 +31,8 @@ RELATIVE = (
 ENTRY = '''"""The model of preset {preset}: EulerStack's decoder with the parts that its layers use.
 
 Generated. Every file is imported here by name, since transformers before 5.9 copies only the files that this one names.
+The configuration is a class of this file, since transformers remembers which model belongs to which configuration, also
+when another model is loaded from another directory of the same name.
 """
 
 {imports}
@@ -40,11 +42,18 @@ PARTS = {{
 }}
 
 
+class EulerStackConfig(Configuration):
+    def __init__(self, **settings):  # without one of its own, transformers 5 would write another
+        super().__init__(**settings)
+
+
 class EulerStackModel(Decoder):
+    config_class = EulerStackConfig
     parts = PARTS
 
 
 class EulerStackForCausalLM(CausalLM):
+    config_class = EulerStackConfig
     parts = PARTS
     backbone = EulerStackModel
 '''
@@ -77,7 +86,7 @@ def entry_name(preset: str) -> str:
 def auto_map(entry: str) -> dict[str, str]:
     """The `auto_map` of a configuration whose model's entry module is `entry`."""
     return {
-        "AutoConfig": "configuration_eulerstack.EulerStackConfig",
+        "AutoConfig": f"{entry}.EulerStackConfig",
         "AutoModel": f"{entry}.EulerStackModel",
         "AutoModelForCausalLM": f"{entry}.EulerStackForCausalLM",
     }
@@ -104,7 +113,7 @@ def parts(payload: dict) -> list[str]:
 def entry(payload: dict, preset: str, names: list[str]) -> str:
     """The text of the entry file of a preset, where `names` are all modules that ship."""
     chosen = parts(payload)
-    imported = {"configuration_eulerstack": "EulerStackConfig", "decoder": "CausalLM, Decoder"}
+    imported = {"configuration_eulerstack": "EulerStackConfig as Configuration", "decoder": "CausalLM, Decoder"}
     for name in chosen:
         imported[name] = f"{'Mixer' if name.startswith('mixer_') else 'FFN'} as {name}"
     lines = [f"from .{name} import {imported.get(name, f'__name__ as {name}')}" for name in sorted({*names, *imported})]

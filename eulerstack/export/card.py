@@ -1,6 +1,8 @@
 """The README of an exported directory: what it is and how to load it."""
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 
 from eulerstack.export.tokenizer import Tokenizer
 
@@ -38,8 +40,10 @@ SMALL = """
 > **Small variant.** The preset's topology at a fraction of its size, for checks of the code; not the model itself.
 """
 STAND_IN = """
-> **Stand-in tokenizer.** The preset's own tokenizer could not be reached. The one here is {source}. Replace it
-> before you train on text.
+> **Stand-in tokenizer.** The preset's own tokenizer could not be reached.
+> The one here is {source}.
+> It has few merges and many reserved tokens, so what an untrained model says is mostly reserved tokens.
+> Replace it before you train on text.
 """
 
 
@@ -64,8 +68,30 @@ def card(config: dict, tokenizer: Tokenizer, about: dict) -> str:
 
 def _kinds(config: dict) -> str:
     """A table of the kinds of layer: how many there are and what they are made of."""
-    lines = ["| kind of layer | count | mixer | feed-forward |", "|---|---|---|---|"]
+    blocks = config["blocks"]
+    rows = [["kind of layer", "count", "mixer", "feed-forward", "differs in"], ["---"] * 5]
     for kind, count in Counter(config["block_pattern"]).items():
-        block = config["blocks"][kind]
-        lines.append(f"| {kind} | {count} | {block['mixer']['type']} | {block['ffn']['type']} |")
-    return "\n".join(lines)
+        block = blocks[kind]
+        alike = [other for other in blocks.values() if _types(other) == _types(block)]
+        rows.append([kind, str(count), *_types(block), _own(block, alike)])
+    width = 5 if any(row[4] for row in rows[2:]) else 4
+    return "\n".join(f"| {' | '.join(row[:width])} |" for row in rows)
+
+
+def _types(block: dict) -> tuple[str, str]:
+    return block["mixer"]["type"], block["ffn"]["type"]
+
+
+def _own(block: dict, alike: list[dict]) -> str:
+    """The values of a block in which those of the same mixer and feed-forward differ."""
+    others = [dict(_leaves(other)) for other in alike]
+    varying = ((key, value) for key, value in _leaves(block) if any(other.get(key) != value for other in others))
+    return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in varying)
+
+
+def _leaves(values: dict, path: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

@@ -31,15 +31,19 @@ def states(steps: list[Step]) -> dict[str, tuple[str, str]]:
 
 
 def execute(self, subtasks=False, quiet=False, pos_args=None):
-    """In place of doit's `list`: a table of all presets, or a line for each task with `--all` or of the tasks named."""
+    """In place of doit's `list`: a table of all presets, or a line for each task with `--all` or of what is named.
+
+    A name is that of a task, of a group or of a preset.
+    """
     steps = [step for step in map(step_of, self.task_list) if step is not None]
     if quiet or not steps:
         return _list(self, subtasks=subtasks, quiet=quiet, pos_args=pos_args)
     tasks = {task.name: task for task in self.task_list}
-    check_tasks_exist(tasks, pos_args)
+    names = [task for name in pos_args or () for task in ([name] if name in tasks else _of_preset(name, steps))]
+    check_tasks_exist(tasks, names)
     found = states(steps)
-    if pos_args or subtasks:
-        named = [tasks[name] for name in pos_args or tasks]
+    if names or subtasks:
+        named = [tasks[name] for name in names or tasks]
         chosen = [name for task in named for name in ([task.name] if step_of(task) else task.task_dep)]
         text = _lines({name: found[name] for name in chosen})
     else:
@@ -56,6 +60,11 @@ def install() -> None:
     it has loaded dodo.py, so this takes effect in time; where there is no step among the tasks, doit's own runs.
     """
     List._execute = execute
+
+
+def _of_preset(name: str, steps: list[Step]) -> list[str]:
+    """The tasks of a preset; the name itself where there is no such preset."""
+    return [step.name for step in steps if step.preset.stem == name] or [name]
 
 
 def _table(steps: list[Step], found: dict) -> str:
@@ -77,7 +86,11 @@ def _orphans(steps: list[Step]) -> str:
     """Built presets that have no file any more."""
     build, known = steps[0].place.build, {step.preset.stem for step in steps}
     built = sorted(path.parent.name for path in build.glob("*/.stamps"))
-    return "".join(f"{build / name}: its preset is gone\n" for name in built if name not in known)
+    return "".join(
+        f"{build / name}: its preset is gone; remove the directory if you need it no more\n"
+        for name in built
+        if name not in known
+    )
 
 
 def _first_line(step: Step) -> str:

@@ -10,7 +10,7 @@ Grammar (docs/language.md, section let):
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,16 +38,23 @@ class ExpressionError(Exception):
     """(what is wrong, how to fix it)"""
 
 
-def evaluate(expression: str, names: Mapping[str, Number]) -> Number:
-    """The value of the text between `${` and `}`; ExpressionError(what, fix) where it has none."""
+class Echo(ExpressionError):
+    """The expression uses a name whose own definition is wrong, which is reported there."""
+
+
+def evaluate(expression: str, names: Mapping[str, Number], failed: Collection[str] = ()) -> Number:
+    """The value of the text between `${` and `}`; ExpressionError(what, fix) where it has none.
+
+    `names` are those with a value, `failed` those that are defined and have none: using one is an Echo.
+    """
     if len(expression) > MAX_LENGTH:
         raise ExpressionError(f"an expression of more than {MAX_LENGTH} characters", "give parts of it names in let")
-    return _Reader(expression, names).whole()
+    return _Reader(expression, names, failed).whole()
 
 
 class _Reader:
-    def __init__(self, text: str, names: Mapping[str, Number]):
-        self.text, self.names = text, names
+    def __init__(self, text: str, names: Mapping[str, Number], failed: Collection[str]):
+        self.text, self.names, self.failed = text, names, failed
         self.tokens = [(m.lastgroup, m.group(m.lastgroup)) for m in TOKEN.finditer(text)]
         self.tokens.append(("end", ""))
         self.at = 0
@@ -112,6 +119,8 @@ class _Reader:
         name = text.removeprefix("let.")
         if text.startswith("let.") and name in self.names:
             return self.names[name]
+        if text.startswith("let.") and name in self.failed:
+            raise Echo(f"{text} has no value", "correct its definition in let")
         if name in self.names:
             raise ExpressionError(f"unknown name {text!r}", f"write let.{name}")
         known = ", ".join(f"let.{n}" for n in self.names) or "none yet"
@@ -157,6 +166,7 @@ class _Resolver:
     def __init__(self, source: Source):
         self.source = source
         self.known: dict[str, Number] = {}
+        self.failed: set[str] = set()
         self.problems: list[Problem] = []
         self.bad = set(source.unread)
 
@@ -170,8 +180,10 @@ class _Resolver:
                 self._add(where, f"{name!r} cannot be used as let.<name>", "use letters, digits and _", key=True)
             elif isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number):
                 self.known[name] = number
+                continue
             elif where not in self.bad:
                 self._add(where, f"expected a finite number, found {show(value)}", "a let value is a number or ${...}")
+            self.failed.add(name)
         return self.known
 
     def walk(self, value: Any, where: Where) -> Any:
@@ -189,7 +201,10 @@ class _Resolver:
             self._add(where, "an expression must be the whole value", "write ${...} and nothing around it")
             return text
         try:
-            return evaluate(inner[2:-1].strip(), self.known)
+            return evaluate(inner[2:-1].strip(), self.known, self.failed)
+        except Echo:
+            self.bad.add(where)
+            return text
         except ExpressionError as error:
             self._add(where, *error.args)
             return text

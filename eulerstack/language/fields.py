@@ -29,6 +29,16 @@ from eulerstack.language.where import Where
 
 KINDS = ("template", "parallel", "integrator")
 LATER = {"mixer": RESERVED_MIXERS, "branches": RESERVED_MIXERS, "integrator": ("ode_adaptive",)}
+# What the shortest preset says under keys that are always required.
+EXAMPLES = {
+    "schema_version": "1",
+    "tokenizer_contract": "{type: byte_bpe}",
+    "embedding": "{type: learned, positional: rope}",
+    "layer_schedule": "[{template: <name>}]",
+    "head": "{type: causal_lm}",
+    "mixer": "{type: attention}",
+    "ffn": "{type: gated_mlp}",
+}
 ABSENT = object()
 
 
@@ -124,7 +134,9 @@ class _Findings:
             self._value(at, value)
 
     def _missing(self, at: Located) -> None:
-        self._add(at.where, "required key is missing", f"add `{at.where[-1]}:` {expectation(at.kind)}{_about(at)}")
+        key = at.where[-1]
+        pair = f"`{key}: {EXAMPLES[key]}`" if key in EXAMPLES else f"`{key}:` {expectation(at.kind)}{_about(at)}"
+        self._add(at.where, "required key is missing", f"add {pair}")
 
     def _tag(self, at: Located) -> None:
         where = (*at.where, "type")

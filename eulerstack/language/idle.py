@@ -91,6 +91,17 @@ def switches_left_off(document: Document) -> Iterator[Breach]:
             yield Breach(where, "enabled is false unless written", "add `enabled: true`, or delete it", key=True)
 
 
+def losses_switched_off(document: Document) -> Iterator[Breach]:
+    if document.spec.training_hints.router_aux_loss_coef:
+        return
+    for name, template in document.spec.layer_templates.items():
+        for key in ("load_balance_coef", "z_loss") if template.ffn.type == "moe" else ():
+            where = ("layer_templates", name, "ffn", "moe", key)
+            if document.given(*where) and getattr(template.ffn.moe, key) > 0:
+                what = "training_hints.router_aux_loss_coef is 0 and switches it off"
+                yield Breach(where, what, "set router_aux_loss_coef above 0, or delete this", key=True)
+
+
 IDLE_RULES = (
     unused_templates,
     overrides_of_nothing,
@@ -98,4 +109,5 @@ IDLE_RULES = (
     windows_that_hide_nothing,
     options_of_another_choice,
     switches_left_off,
+    losses_switched_off,
 )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from eulerstack.errors import ParseError
-from eulerstack.language.where import see
+from eulerstack.language.where import Where, see
 
 MAX_DEPTH = 64
 
@@ -35,9 +35,9 @@ def compose(text: str, path: str) -> Node:
     return _Composer(text, path).document()
 
 
-def parse_error(path: str, place: Place | None, what: str, fix: str) -> ParseError:
+def parse_error(path: str, place: Place | None, what: str, fix: str, about: Where | None = None) -> ParseError:
     line, column = place or (None, None)
-    return ParseError.at(path, what, fix, see(None), line=line, column=column)
+    return ParseError.at(path, what, fix, see(about), line=line, column=column)
 
 
 def place_at(text: str, index: int) -> Place:
@@ -83,6 +83,9 @@ class _Composer:
         line = lines[min(mark.line, len(lines) - 1)]
         if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in (error.problem or ""):
             return parse_error(self.path, place, "a tab where YAML wants spaces", "indent with spaces")
+        if "${" in line[mark.column - 1 : mark.column + 1]:  # YAML ends the text at a brace of a flow collection
+            what, fix = "an expression without quotes inside {...} or [...]", 'write it in quotes: "${...}"'
+            return parse_error(self.path, place, what, fix, ("let",))
         context = f" {error.context}" if error.context else ""
         what = f"not YAML: {error.problem}{context}"
         return parse_error(self.path, place, what, "correct the indentation, quotes or brackets")

@@ -5,6 +5,10 @@ A state belongs to its mixer and is a dict of tensors, batch first, or None. B b
 
 import torch
 from transformers import Cache
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+# What the outputs of this transformers call a cache; since 5.24 the older name draws a warning.
+FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class EulerStackCache(Cache):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
 
-from .cache import own_cache
+from .cache import FIELD, own_cache
 from .configuration_eulerstack import EulerStackConfig
 from .layer import DecoderLayer, joined
 from .norm import build_norm
@@ -67,11 +67,10 @@ class Decoder(EulerStackPreTrainedModel):
     ) -> DecoderOutput | tuple:
         """Hidden states [B, T, D]; `kwargs` hold packing (`seq_idx`, `cu_seq_lens_q`) and go on to attention kernels.
 
-        `cache` and `past_key_values` are two names for what an earlier call returned. `hidden_states`, if asked for,
-        has the embeddings, then each layer's output, the last one after the final norm.
+        `cache` and `past_key_values` name what an earlier call returned. `hidden_states`, if asked for, has the
+        embeddings, then each layer's output, the last one after the final norm.
 
-        Raises ValueError for both or neither of `input_ids` and `inputs_embeds`, for attention maps, and for a place
-        beyond the last learned position.
+        Raises ValueError unless one of `input_ids` and `inputs_embeds` is given, for attention maps, beyond the table.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
@@ -96,11 +95,11 @@ class Decoder(EulerStackPreTrainedModel):
         x, seen, routed = self._run(self._embed(x, context), context, past, show_hidden)
         output = DecoderOutput(
             last_hidden_state=x,
-            past_key_values=past if use_cache else None,
             hidden_states=seen,
             router_logits=tuple(record.logits for _, record in routed) or None,
             routed=routed or None,
             keep=context.keep if routed else None,
+            **{FIELD: past if use_cache else None},
         )
         return output if _said(return_dict, self.config.return_dict) else output.to_tuple()
 
@@ -195,8 +194,8 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
         """Arguments of Decoder.forward, and: `labels` [B, T] (-100 counts not), shifted here; `logits_to_keep`, the
         last so many places, or an index, whose logits are wanted (0: all).
 
-        The loss is the cross entropy (over `num_items_in_batch` where given) plus `router_aux_loss_coef` times
-        `aux_loss`, if router logits are on. Logits are [B, T, V].
+        The loss is the cross entropy plus, if router logits are on, `router_aux_loss_coef` times `aux_loss`, both by
+        this call's share of `num_items_in_batch` where that is given. Logits are [B, T, V].
         """
         out = self.model(
             input_ids=input_ids,
@@ -217,9 +216,10 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
         show_routers = _said(output_router_logits, self.config.output_router_logits)
         if out.routed and show_routers and self.config.router_aux_loss_coef:
             aux = self._aux_loss(out.routed, out.keep)
-            loss = loss if loss is None else loss + self.config.router_aux_loss_coef * aux.to(loss.device)
-        past = out.past_key_values
-        shared = {"loss": loss, "logits": logits, "past_key_values": past, "hidden_states": out.hidden_states}
+            if loss is not None:
+                share = _share(labels, kwargs.get("num_items_in_batch"))
+                loss = loss + (self.config.router_aux_loss_coef * share * aux).to(loss.device)
+        shared = {"loss": loss, "logits": logits, FIELD: getattr(out, FIELD), "hidden_states": out.hidden_states}
         routers = {"aux_loss": aux, "router_logits": out.router_logits if show_routers else None} if out.routed else {}
         if not _said(return_dict, self.config.return_dict):  # in this order, so that a loss or the logits come first
             return tuple(value for value in (shared | routers).values() if value is not None)
@@ -243,3 +243,8 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
 
 def _said(asked: bool | None, otherwise: bool | None) -> bool:
     return bool(otherwise if asked is None else asked)
+
+
+def _share(labels: torch.Tensor, items) -> torch.Tensor | float:
+    """The share of the targets of an optimizer step that a call has, so that accumulated calls add up to one."""
+    return 1.0 if items is None else (labels[:, 1:] != -100).sum() / items

@@ -69,6 +69,8 @@ def _unless_all(mask: torch.Tensor, value: bool) -> torch.Tensor | None:
 def _keep(mask, b: int, t: int, seen: int) -> torch.Tensor | None:
     if mask is None:
         return None
+    if isinstance(mask, dict):
+        raise ValueError("this model keeps a cache of its own: generate without cache_implementation='static'")
     if mask.dim() != 2 or mask.shape[0] != b or (mask.shape[1] != t and mask.shape[1] != seen + t):
         raise ValueError(f"attention_mask must be [{b}, {seen + t}], zero on padding; got {list(mask.shape)}")
     return _unless_all(mask[:, -t:].bool(), True)

@@ -34,6 +34,28 @@ def test_an_override_is_shown_as_a_kind_of_its_own(run, preset):
     assert lines[3].strip() == "3  attention: attention, gated_mlp"
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("{norm: {type: layernorm}}", "16, gated_mlp (norm.type layernorm, norm.bias true)"),
+        ("{norm: {position: sandwich}}", "16, gated_mlp (norm.position sandwich)"),
+        ("{residual: {scaling: 0.5}}", "16, gated_mlp (residual.scaling 0.5)"),
+        ("{ffn: {activation: geglu}}", "16, gated_mlp (ffn.activation geglu)"),
+        ("{attention: {window: 8, attn_drop: 0.25}}", "8, gated_mlp (mixer.attention.attn_drop 0.25)"),
+        ("{attention: {window: 16}}", None),
+    ],
+)
+def test_every_override_is_said(run, preset, override, said):
+    line = "  - {template: attention}\n"
+    preset("changed", line, f"{line}  - {{template: attention, override: {override}}}\n{line}")
+    lines = [line.strip() for line in run("explain", "-p", "changed").out.splitlines()]
+    plain = "attention: attention window 16, gated_mlp"
+    if said is None:
+        assert lines[2] == f"2-4  {plain}"
+    else:
+        assert lines[2:5] == [f"2  {plain}", f"3  attention: attention window {said}", f"4  {plain}"]
+
+
 def test_json(run, own):
     said = run("explain", "-p", "tiny", "--json", "--length", "40")
     assert (said.status, said.err) == (0, "")

@@ -3,7 +3,15 @@ import json
 import pytest
 from yaml import safe_load
 
-FILES = [".gitignore", "README.md", "dodo.py", "presets/my_model.yml", "schema.json"]
+FILES = [
+    ".gitignore",
+    "README.md",
+    "docs/building.md",
+    "docs/language.md",
+    "dodo.py",
+    "presets/my_model.yml",
+    "schema.json",
+]
 
 
 @pytest.fixture
@@ -30,6 +38,17 @@ def test_its_preset_is_valid_without_warnings_and_found_from_there(run, made):
     assert (said.status, said.err) == (0, "")
     assert "8 of 2 templates" in said.out
     assert run("compile", "-p", "my_model", "--validate-only").status == 0
+
+
+def test_the_pages_that_errors_name_are_there(run, made, request):
+    for page in ("docs/language.md", "docs/building.md"):
+        assert (made / page).read_bytes() == (request.config.rootpath / page).read_bytes()
+    path = made / "presets" / "my_model.yml"
+    path.write_text(path.read_text().replace("d_model:", "d_modle:"))
+    for *_, see in run("validate", "-p", "my_model").problems:
+        page, _, section = see.removeprefix("See: ").partition("#")
+        headings = [line for line in (made / page).read_text().splitlines() if line.startswith("#")]
+        assert section in {line.lstrip("# ").replace("`", "").lower().replace(" ", "-") for line in headings}
 
 
 def test_its_schema_knows_its_preset(made):

@@ -18,6 +18,11 @@ def test_own_presets_come_first_then_the_catalogue(run, own):
     assert len(catalogue) == 10
 
 
+def test_figures_of_a_column_have_the_same_number_of_digits(run, own):
+    figures = [row.split()[column] for row in rows(run("presets", "list")).values() for column in (2, 4)]
+    assert {len(figure.replace(".", "")) for figure in figures} == {4}
+
+
 def test_an_own_preset_hides_the_catalogue_s_of_its_name(run, preset):
     preset("llm_0p1b_simple")
     assert rows(run("presets", "list"))["llm_0p1b_simple"].split()[1] == "3"

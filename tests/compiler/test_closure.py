@@ -54,11 +54,12 @@ def test_a_comment_changes_the_bytes_alone(modeling):
     assert {name for name in before if before[name] != after[name]} == {"ffn_mlp.py"}
 
 
-def test_the_entry_imports_every_file_and_defines_both_classes(modeling):
+def test_the_entry_imports_every_file_and_defines_all_classes(modeling):
     code = closure(PAYLOAD, "my_preset", modeling(ffn_mlp="from .op_x import x\n", op_x="x = 1\n"))
     tree = ast.parse(code.entry_text)
     assert {f"{n.module}.py" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)} == set(code.files)
-    assert [n.name for n in tree.body if isinstance(n, ast.ClassDef)] == ["EulerStackModel", "EulerStackForCausalLM"]
+    classes = ["EulerStackConfig", "EulerStackModel", "EulerStackForCausalLM"]
+    assert [n.name for n in tree.body if isinstance(n, ast.ClassDef)] == classes
     assert "my_preset" in ast.get_docstring(tree)
 
 
@@ -86,7 +87,7 @@ def test_entry_names_differ_and_are_identifiers():
 
 def test_auto_map_points_into_the_entry():
     assert auto_map("e") == {
-        "AutoConfig": "configuration_eulerstack.EulerStackConfig",
+        "AutoConfig": "e.EulerStackConfig",
         "AutoModel": "e.EulerStackModel",
         "AutoModelForCausalLM": "e.EulerStackForCausalLM",
     }

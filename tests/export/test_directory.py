@@ -118,6 +118,27 @@ def test_the_readme_says_what_it_is(payload, export, tmp_path, variant, words):
     assert "| sparse | 1 | attention | moe |" in text
 
 
+def test_the_readme_quotes_every_line_about_a_stand_in(payload, export, tmp_path):
+    text = (export(payload(), tmp_path / "hf").path / "README.md").read_text()
+    paragraph = text[text.index("> **Stand-in") :].partition("\n\n")[0].partition("\n| | |")[0].splitlines()
+    assert len(paragraph) > 1
+    assert all(line.startswith("> ") for line in paragraph)
+    assert paragraph[-1] == "> Replace it before you train on text."
+    assert "mostly reserved tokens" in text
+
+
+def test_the_readme_tells_kinds_of_layers_apart(payload, export, tmp_path):
+    given = payload(block_pattern=["dense", "sparse", "dense.1"])
+    given["blocks"]["dense.1"] = json.loads(json.dumps(given["blocks"]["dense"]))
+    given["blocks"]["dense.1"]["norm"]["position"] = "post"
+    given["blocks"]["dense.1"]["residual"]["scaling"] = 0.5
+    text = (export(given, tmp_path / "hf").path / "README.md").read_text()
+    assert "| kind of layer | count | mixer | feed-forward | differs in |\n|" in text
+    assert "| dense | 1 | attention | gated_mlp | norm.position pre, residual.scaling 1.0 |" in text
+    assert "| dense.1 | 1 | attention | gated_mlp | norm.position post, residual.scaling 0.5 |" in text
+    assert "| sparse | 1 | attention | moe |  |" in text
+
+
 def test_two_exports_have_the_same_bytes(payload, export, tmp_path):
     a = export(payload(), tmp_path / "a", threads=1)
     b = export(payload(), tmp_path / "b", threads=3)
@@ -229,3 +250,30 @@ def test_a_write_that_fails_keeps_the_old_export(payload, export, half, tmp_path
     assert "ExportError: cannot be written: File too large" in said
     assert digests(tmp_path / "place" / "hf") == old
     assert names(tmp_path / "place") == ["hf"]
+
+
+TWO = """
+import sys
+sys.modules["eulerstack"] = None
+from transformers import AutoModel, AutoModelForCausalLM
+first, second, saved = sys.argv[1:]
+models = [AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True) for path in (first, second)]
+models[1].save_pretrained(saved)
+models.append(AutoModel.from_pretrained(saved, trust_remote_code=True))
+print(*(type(model).__module__.rpartition(".")[2] for model in models))
+"""
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_directories_of_one_name_do_not_mix(payload, export, tmp_path, order):
+    for name in order:
+        export(payload(), tmp_path / name / "hf", preset_name=name)
+    script = tmp_path / "both.py"
+    script.write_text(TWO)
+    paths = [tmp_path / order[0] / "hf", tmp_path / order[1] / "hf", tmp_path / "saved"]
+    environment = dict(os.environ, HF_HOME=str(tmp_path / "home"))
+    done = subprocess.run(
+        [sys.executable, "-I", script, *paths], capture_output=True, text=True, env=environment, check=True
+    )
+    first, second = (f"modeling_eulerstack_{name}" for name in order)
+    assert done.stdout.split() == [first, second, second]

@@ -48,6 +48,16 @@ def test_tasks_by_name_come_with_reasons(house):
     assert "normalize:two   stale       changed: inputs.preset" in lines
 
 
+def test_a_preset_by_name_is_all_its_stages(house):
+    house.doit("normalize")
+    lines = house.doit("list", "two").splitlines()
+    stages = ["normalize", "compile", "export", "cpu_sanity", "gpu_sanity"]
+    assert [line.split()[0] for line in lines] == [f"{stage}:two" for stage in stages]
+    assert [line.split(maxsplit=1)[1] for line in lines] == ["up to date"] + ["never run"] * 4
+    (house.root / "presets/sanity.yml").write_text("alpha\n")
+    assert "cpu_sanity:two" in house.doit("list", "sanity")  # a task's name goes first
+
+
 def test_names_alone_are_what_doit_itself_lists(house):
     assert house.doit("list", "--all", "--quiet").split()[:3] == ["compile", "compile:one", "compile:two"]
     assert "is not a task" in house.doit("list", "nothing", status=3)
@@ -56,7 +66,8 @@ def test_names_alone_are_what_doit_itself_lists(house):
 def test_what_was_built_of_a_preset_that_is_gone_is_named(house):
     house.doit("normalize")
     (house.root / "presets/two.yml").unlink()
-    assert house.doit("list").splitlines()[-1] == f"{house.root}/build/two: its preset is gone"
+    last = house.doit("list").splitlines()[-1]
+    assert last == f"{house.root}/build/two: its preset is gone; remove the directory if you need it no more"
 
 
 def test_listing_without_presets_is_no_error(new_house):

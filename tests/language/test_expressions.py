@@ -154,5 +154,16 @@ def test_a_let_name_can_be_written():
 
 
 def test_every_wrong_expression_is_reported():
-    source = resolved("let: {a: '${1/0}'}\nx: ${let.a}\ny: ${2 +}\n")
+    source = resolved("let: {a: '${1/0}'}\nx: ${let.b}\ny: ${2 +}\n")
     assert [(p.line, p.where) for p in source.problems] == [(1, "let.a"), (2, "x"), (3, "y")]
+
+
+def test_the_uses_of_a_name_that_failed_are_not_reported():
+    source = resolved("let: {a: '${1/0}', b: text, c: '${let.a + 1}'}\nx: ${let.c}\ny: ['${let.b}']\n")
+    assert [p.where for p in source.problems] == ["let.a", "let.b"]
+    assert {("let", "c"), ("x",), ("y", 0)} <= source.unread
+
+
+def test_a_name_that_failed_needs_its_prefix_too():
+    source = resolved("let: {a: '${1/0}'}\nx: ${a}\n")
+    assert [(p.where, p.what) for p in source.problems][1:] == [("x", "unknown name 'a'")]

@@ -3,8 +3,10 @@
 import copy
 
 import pytest
+import yaml
 
 from eulerstack.errors import EulerStackError
+from eulerstack.language.fields import EXAMPLES
 from eulerstack.language.load import check
 
 
@@ -107,6 +109,22 @@ def test_an_init_with_a_wrong_key(plain):
 def test_empty_names(plain):
     plain["layer_templates"][""] = plain["layer_templates"]["block"]
     assert problems(plain) == [("layer_templates.''", "a name must not be empty")]
+
+
+def test_the_fix_of_a_missing_key_can_be_pasted(plain):
+    block = plain["layer_templates"]["block"]
+    for owner, keys in ((plain, sorted(EXAMPLES.keys() & plain.keys())), (block, ["mixer", "ffn"])):
+        for key in keys:
+            given = owner.pop(key)
+            with pytest.raises(EulerStackError) as caught:
+                check(plain)
+            (problem,) = caught.value.problems
+            assert problem.what == "required key is missing"
+            pasted = problem.fix.removeprefix("add `").removesuffix("`").replace("<name>", "block")
+            owner.update(yaml.safe_load(pasted))
+            check(plain)
+            owner[key] = given
+    assert EXAMPLES.keys() <= plain.keys() | block.keys()
 
 
 def test_many_problems_are_found_fast(plain):

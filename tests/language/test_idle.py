@@ -72,6 +72,19 @@ WRITTEN = {
     "capacity": ({f"{BLOCK}.ffn": moe(capacity_factor=1.25, capacity_drop_policy="drop")}, []),
     "two affinities": ({f"{BLOCK}.ffn": moe(router="softmax", affinity="sigmoid")}, [f"{BLOCK}.ffn.moe.router"]),
     "one affinity twice": ({f"{BLOCK}.ffn": moe(router="sigmoid", affinity="sigmoid")}, []),
+    "losses of coefficient zero": (
+        {f"{BLOCK}.ffn": moe(load_balance_coef=0.1, z_loss=0.01), "training_hints.router_aux_loss_coef": 0},
+        [f"{BLOCK}.ffn.moe.load_balance_coef", f"{BLOCK}.ffn.moe.z_loss"],
+    ),
+    "losses of zero": (
+        {f"{BLOCK}.ffn": moe(load_balance_coef=0, z_loss=0), "training_hints.router_aux_loss_coef": 0},
+        [],
+    ),
+    "losses by default": ({f"{BLOCK}.ffn": moe(), "training_hints.router_aux_loss_coef": 0}, []),
+    "losses": (
+        {f"{BLOCK}.ffn": moe(load_balance_coef=0.1, z_loss=0.01), "training_hints.router_aux_loss_coef": 0.5},
+        [],
+    ),
     "a rate of nothing": (
         {f"{BLOCK}.ffn": moe(bias_correction={"update_rate": 0.1})},
         [f"{BLOCK}.ffn.moe.bias_correction"],

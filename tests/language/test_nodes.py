@@ -24,6 +24,9 @@ REFUSED = {
     "a: \x07\n": (1, 4, "U+0007"),
     "a: 1\nb: \x00\n": (2, 4, "U+0000"),
     "[" * 70: (1, 66, "nested more than 64"),
+    "a: {b: ${let.c // 2}}\n": (1, 9, "an expression without quotes"),
+    "a: [1, ${let.c}]\n": (1, 9, "an expression without quotes"),
+    "a: {b: [$, {c: d}\n": (2, 1, "not YAML"),
     "%YAML 3.0\n---\na: 1\n": (1, 1, "not YAML"),
 }
 

@@ -235,3 +235,9 @@ def test_a_directory_runs_without_the_package(export, payload, block, tmp_path):
     done = subprocess.run(command, check=False, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(tmp_path / "out.pt"), run(model, torch.arange(2, 13)[None]).logits)
+
+
+def test_a_static_cache_is_refused_in_words(build, payload, block):
+    model = build(payload(block("attention", "mlp")))
+    with pytest.raises(ValueError, match="cache of its own"):
+        model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=3, cache_implementation="static", pad_token_id=0)

@@ -48,6 +48,19 @@ def test_mixture_of_experts_adds_its_losses(mixture, ids):
     assert torch.allclose(out.loss, cross_entropy(out.logits, ids) + want)
 
 
+def test_accumulated_calls_add_up_to_one(mixture, ids):
+    model = mixture(load_balance_coef=0.3, z_loss=0.05)
+    labels = ids.clone()
+    labels[1, :7] = -100
+    items = (labels[:, 1:] != -100).sum()
+    whole = run(model, ids, labels=labels, num_items_in_batch=items)
+    assert torch.allclose(whole.loss, run(model, ids, labels=labels).loss)
+    parts = [run(model, ids[i : i + 1], labels=labels[i : i + 1], num_items_in_batch=items) for i in range(len(ids))]
+    shares = [(row[1:] != -100).sum() / items for row in labels]
+    want = cross_entropy(whole.logits, labels) + 0.02 * sum(s * p.aux_loss for s, p in zip(shares, parts, strict=True))
+    assert torch.allclose(sum(part.loss for part in parts), want)
+
+
 def test_mixture_of_experts_tuples_start_with_loss_or_logits(mixture, ids):
     model = mixture()
     out = run(model, ids, labels=ids)
