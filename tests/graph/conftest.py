@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,8 @@ class House:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # a shell has its background jobs ignore Ctrl-C, and what they start inherits it
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  there are no threads here
         )
 
     def doit(self, *arguments: str, status: int = 0) -> str:
