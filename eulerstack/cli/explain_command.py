@@ -1,7 +1,6 @@
 """`eulerstack explain`: what a preset builds and costs, without building it."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import click
 
 from eulerstack.cli.options import count, length_option, preset_option, show_warnings, size
+from eulerstack.language.where import leaves
 
 
 @click.command("explain")
@@ -72,8 +72,8 @@ def _built(layer) -> dict:
 
 def _difference(layer, other) -> str:
     """What `layer` has of its own beside `other`, but for the window, which `_kind` says."""
-    known = dict(_leaves(_built(other)))
-    own = [f"{key} {_word(value)}" for key, value in _leaves(_built(layer)) if known.get(key, value) != value]
+    known = dict(leaves(_built(other)))
+    own = [f"{key} {_word(value)}" for key, value in leaves(_built(layer)) if known.get(key, value) != value]
     shown = [text for text in own if not text.startswith("mixer.attention.window ")]
     return f" ({', '.join(shown)})" if shown else ""
 
@@ -81,14 +81,6 @@ def _difference(layer, other) -> str:
 def _word(value: object) -> str:
     """A value as a preset spells it."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _leaves(values: dict, path: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def _kind(layer) -> str:

@@ -2,9 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 
 from eulerstack.export.tokenizer import Tokenizer
+from eulerstack.language.where import leaves
 
 CARD = """---
 library_name: transformers
@@ -84,14 +84,6 @@ def _types(block: dict) -> tuple[str, str]:
 
 def _own(block: dict, alike: list[dict]) -> str:
     """The values of a block in which those of the same mixer and feed-forward differ."""
-    others = [dict(_leaves(other)) for other in alike]
-    varying = ((key, value) for key, value in _leaves(block) if any(other.get(key) != value for other in others))
+    others = [dict(leaves(other)) for other in alike]
+    varying = ((key, value) for key, value in leaves(block) if any(other.get(key) != value for other in others))
     return ", ".join(f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in varying)
-
-
-def _leaves(values: dict, path: str = "") -> Iterator[tuple[str, object]]:
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value

@@ -1,6 +1,7 @@
 """Addresses inside a document: how they print, and which section of the reference explains them."""
 
 import re
+from collections.abc import Iterator
 
 Where = tuple[str | int, ...]
 
@@ -46,3 +47,12 @@ SECTIONS = (
     "execution_modes",
     "transition",
 )
+
+
+def leaves(values: dict, path: str = "") -> Iterator[tuple[str, object]]:
+    """Every value of a tree of mappings that is none itself, with its dotted address."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eulerstack.language.where import dotted, see
+from eulerstack.language.where import dotted, leaves, see
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,8 @@ def test_dotted(where, text):
 )
 def test_see(where, section):
     assert see(where) == f"docs/language.md#{section}"
+
+
+def test_leaves_are_values_with_their_address():
+    tree = {"a": {"b": 1, "c": {"d": [2]}}, "e": None}
+    assert list(leaves(tree)) == [("a.b", 1), ("a.c.d", [2]), ("e", None)]
