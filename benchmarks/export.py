@@ -59,7 +59,7 @@ def payload(d: int, layers: int, heads: int, kv_heads: int, d_ff: int, vocab: in
 
 
 def with_eulerstack(size: dict, folder: Path) -> float:
-    import eulerstack.modeling.decoder  # noqa: F401 - otherwise imported while the clock runs
+    import eulerstack.modeling.causal_lm  # noqa: F401 - otherwise imported while the clock runs
     from eulerstack.export.directory import write_directory
     from eulerstack.export.tokenizer import Tokenizer
 

@@ -1,7 +1,7 @@
 """Which files of `eulerstack/modeling` a model ships with, their digests, and the entry file that binds them.
 
-A file ships if a block names it (`mixer_<type>.py`, `ffn_<type>.py`) or a shipped file imports it. All of them are flat
-and import each other as `from .name import x`: transformers finds such imports by a regular expression, copies those
+A file ships if the payload names it (`mixer_<type>.py`, `run_<type>.py`, ...) or a shipped file imports it. All of them
+are flat and import each other as `from .name import x`: transformers finds such imports by a regular expression, copies those
 files beside the entry, and demands that any other library be installed unless its import stands in a `try`.
 """
 
@@ -19,8 +19,14 @@ from eulerstack.compiler.imports import ROOT, meaning, parse
 from eulerstack.errors import CompileError, Problem, raise_all
 
 MODELING = ROOT / "modeling"
-ALWAYS = ("configuration_eulerstack", "decoder")
+ALWAYS = ("configuration_eulerstack", "decoder", "causal_lm")
 LIBRARIES = {"torch", "transformers"}
+ROLES = ("mixer", "ffn", "memory")
+# Keys of a block that wrap its parts, and the module that does it.
+WRAPPERS = {"shape_change": "shape_change", "depth_gating": "depth_gate"}
+# What a module of each kind exports, by the first word of its name or by all of it.
+EXPORTS = {"mixer": "Mixer", "ffn": "FFN", "memory": "Memory", "residual": "Residual", "run": "Run", "head": "Head"}
+EXPORTS |= {"shape_change": "ShapeChange", "depth_gate": "DepthGate", "fake_quant": "quantise"}
 SEE = "docs/language.md#layer_templates"
 # What transformers' dynamic_module_utils.get_relative_imports looks for, which sees docstrings too.
 RELATIVE = (
@@ -105,17 +111,32 @@ def closure(payload: dict, preset: str, modeling: Path = MODELING) -> Closure:
 
 
 def parts(payload: dict) -> list[str]:
-    """The modules that the blocks name, `mixer_<type>` and `ffn_<type>`, sorted; each is a part of its own name."""
-    kinds = {(role, block[role]["type"]) for block in payload["blocks"].values() for role in ("mixer", "ffn")}
-    return sorted(f"{role}_{kind}" for role, kind in kinds if kind != "none")
+    """The modules that a payload names, sorted; each is a part of its own name."""
+    found = {f"run_{run['type']}" for run in payload.get("schedule") or () if run["type"] != "plain"}
+    for block in payload["blocks"].values():
+        found |= {f"{role}_{kind}" for role in ROLES if role in block for kind in _types(block[role])}
+        found |= {"residual_hyper_connection"} if block["residual"]["type"] == "hyper_connection" else set()
+        found |= {module for key, module in WRAPPERS.items() if block.get(key)}
+    found |= {f"head_{payload['head_type']}"} if payload["head_type"] != "causal_lm" else set()
+    return sorted(found | ({"fake_quant"} if payload.get("quantisation") else set()))
+
+
+def _types(spec: dict) -> set[str]:
+    """The type of a part, and those of its branches; none is no part."""
+    inner = (_types(branch) for branch in spec.get("branches", {}).values())
+    return ({spec["type"]} - {"none"}).union(*inner)
+
+
+def exported(module: str) -> str:
+    """The name under which the module of a part exports it."""
+    return EXPORTS.get(module) or EXPORTS[module.split("_")[0]]
 
 
 def entry(payload: dict, preset: str, names: list[str]) -> str:
     """The text of the entry file of a preset, where `names` are all modules that ship."""
     chosen = parts(payload)
-    imported = {"configuration_eulerstack": "EulerStackConfig as Configuration", "decoder": "CausalLM, Decoder"}
-    for name in chosen:
-        imported[name] = f"{'Mixer' if name.startswith('mixer_') else 'FFN'} as {name}"
+    imported = {"configuration_eulerstack": "EulerStackConfig as Configuration", "decoder": "Decoder"}
+    imported |= {"causal_lm": "CausalLM"} | {name: f"{exported(name)} as {name}" for name in chosen}
     lines = [f"from .{name} import {imported.get(name, f'__name__ as {name}')}" for name in sorted({*names, *imported})]
     table = [f'    "{name}": {name},' for name in chosen]
     return ENTRY.format(preset=json.dumps(preset), imports="\n".join(lines), parts="\n".join(table))

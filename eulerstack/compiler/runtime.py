@@ -1,17 +1,14 @@
 """IR -> the payload of `config.json`: everything resolved, so that the modeling code guesses nothing."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 
 from eulerstack.errors import CompileError, Problem
-from eulerstack.ir.law import gaps, verify
-from eulerstack.ir.types import IR, Layer
+from eulerstack.ir.law import verify
+from eulerstack.ir.tensors import inner_dims
+from eulerstack.ir.types import IR, Layer, Run
 from eulerstack.language.load import Checked
-from eulerstack.language.template import FFNS, MIXERS
-from eulerstack.language.where import Where, dotted, see
-
-ROLES = {"mixer": MIXERS, "ffn": FFNS}
+from eulerstack.language.where import dotted, see
 
 
 def runtime_config(ir: IR) -> dict:
@@ -21,20 +18,10 @@ def runtime_config(ir: IR) -> dict:
     """
     refuse(verify(ir))
     kinds, pattern = _kinds(ir)
-    payload = _sizes(ir) | _positions(ir) | _head(ir) | _training(ir)
+    payload = _sizes(ir) | _positions(ir) | _head(ir, pattern) | _training(ir) | _schedule(ir)
+    pattern = pattern[: len(ir.layers)]
     payload |= {"blocks": kinds, "block_pattern": pattern, "layer_types": [_layer_type(kinds[k]) for k in pattern]}
     return json.loads(json.dumps(payload))  # tuples become the lists that a reader of the file sees
-
-
-def parts(ir: IR) -> list[str]:
-    """The modeling modules of the mixers and FFNs in use, `mixer_<type>` and `ffn_<type>`, as far as they are built."""
-    found = (
-        f"{role}_{part.runtime(ir.dims)['type']}"
-        for layer in ir.layers
-        for role in ROLES
-        if not gaps(part := getattr(layer, role))
-    )
-    return sorted({name for name in found if not name.endswith("_none")})
 
 
 def refuse(ir: IR, checked: Checked | None = None) -> None:
@@ -44,51 +31,14 @@ def refuse(ir: IR, checked: Checked | None = None) -> None:
 
 
 def unbuilt(ir: IR, checked: Checked | None = None) -> tuple[Problem, ...]:
-    """One problem for each feature of `ir` that the language knows and no modeling code builds yet."""
-    return tuple(_problem(ir, checked, where, what) for where, what in dict.fromkeys(_gaps(ir)))
-
-
-def _problem(ir: IR, checked: Checked | None, where: Where, what: str) -> Problem:
-    text, fix = f"{what} is not built yet", "leave it out"
-    if where[-1] == "type" and where[2:3] and where[2] in ROLES:
-        built = sorted(name for name, block in ROLES[where[2]].items() if hasattr(block, "unbuilt"))
-        fix = f"use one of {', '.join(built)}"
+    """One problem for each feature of `ir` that the language knows and nothing builds yet."""
+    target, where = ir.compatibility.compile_target, ("compatibility", "compile_target")
+    if target == "huggingface":
+        return ()
+    text, fix = f"'{target}' is not built yet", "leave it out"
     if checked is not None:
-        return checked.source.problem("CompileError", where, text, fix, key=True)
-    return Problem("CompileError", ir.name, None, None, dotted(where), text, fix, see(where))
-
-
-def _gaps(ir: IR) -> Iterator[tuple[Where, str]]:
-    for number, run in enumerate(ir.schedule):
-        if run.type != "plain":
-            yield ("layer_schedule", number, run.type), f"a schedule entry of kind '{run.type}'"
-    for layer in (*ir.layers, *([ir.mtp_layer] if ir.mtp_layer else [])):
-        yield from _layer_gaps(layer)
-    if ir.head.type != "causal_lm":
-        yield ("head", "type"), f"'{ir.head.type}'"
-    if ir.compatibility.compile_target != "huggingface":
-        yield ("compatibility", "compile_target"), f"'{ir.compatibility.compile_target}'"
-    if ir.compatibility.quant_aware_training and ir.compatibility.quant_aware_training.enabled:
-        yield ("compatibility", "quant_aware_training", "enabled"), "'quant_aware_training'"
-    if ir.execution_modes:
-        yield ("execution_modes",), "'execution_modes' in generation"
-    if ir.transition:
-        yield ("transition",), "'transition' in generation"
-
-
-def _layer_gaps(layer: Layer) -> Iterator[tuple[Where, str]]:
-    template: Where = ("layer_templates", layer.template)
-    for role in ROLES:
-        part = getattr(layer, role)
-        for where in gaps(part):
-            yield (*template, role, *where), f"'{part.type if where == ('type',) else where[-1]}'"
-    for key in ("memory", "shape_change"):
-        if getattr(layer, key) is not None:
-            yield (*template, key), f"'{key}'"
-    if layer.residual.type == "hyper_connection":
-        yield (*template, "residual", "type"), "'hyper_connection'"
-    if layer.depth_gating is not None:
-        yield ("layer_schedule", layer.entry, "depth_gating"), "'depth_gating'"
+        return (checked.source.problem("CompileError", where, text, fix, key=True),)
+    return (Problem("CompileError", ir.name, None, None, dotted(where), text, fix, see(where)),)
 
 
 def _sizes(ir: IR) -> dict:
@@ -132,9 +82,32 @@ def _positions(ir: IR) -> dict:
     return known | {"rope_parameters": scaling | plain} | older | plain
 
 
-def _head(ir: IR) -> dict:
+def _schedule(ir: IR) -> dict:
+    """The order in which the layers run, where that is not one after the other, and what they run on."""
+    hyper = ir.layers[0].residual.hyper
+    streams = {"streams": hyper.expand} if hyper else {}
+    if all(run.type == "plain" for run in ir.schedule):
+        return streams
+    return streams | {"schedule": [_run(run, ir) for run in ir.schedule]}
+
+
+def _run(run: Run, ir: IR) -> dict:
+    if run.type == "plain":
+        return {"type": "plain", "layers": run.layers}
+    if run.type == "integrator":
+        options = {"method": run.options.type, "steps": run.options.steps, "output": run.options.output}
+        return {"type": "integrator", "layer": run.layer, "norm": _norm(ir.layers[run.layer].norm)} | options
+    merge, names = run.merge, [stream.stream for stream in run.streams]
+    source, target = (name and names.index(name) for name in (merge.from_, merge.to))
+    options = {"merge": merge.type, "projection": merge.projection, "source": source, "target": target}
+    return {"type": "parallel", "streams": [stream.layers for stream in run.streams]} | options
+
+
+def _head(ir: IR, pattern: list[str]) -> dict:
     head, norm = ir.head, ir.layers[-1].norm
-    return {
+    names = ("n_predict", "head_layers", "train_loss_weight")
+    mtp = {"kind": pattern[-1]} | {name: getattr(head.mtp, name) for name in names} if head.mtp else None
+    return ({"mtp": mtp} if mtp else {}) | {
         "tie_word_embeddings": head.tie_weights,
         "head_type": head.type,
         "head_bias": head.bias,
@@ -145,29 +118,40 @@ def _head(ir: IR) -> dict:
 
 def _training(ir: IR) -> dict:
     hints = ir.training_hints
-    moes = [layer.ffn.moe for layer in ir.layers if layer.ffn.type == "moe"]
-    return {
+    layers = (*ir.layers, ir.mtp_layer) if ir.mtp_layer else ir.layers
+    moes = [layer.ffn.moe for layer in layers if layer.ffn.type == "moe"]
+    gated = any(layer.depth_gating for layer in layers)
+    quantised = ir.compatibility.quant_aware_training
+    names = ("dtype", "scope", "dequant_to")
+    known = {name: getattr(quantised, name) for name in names} if quantised and quantised.enabled else None
+    return ({"quantisation": known} if known else {}) | {
         "init": asdict(hints.init),
         "initializer_range": hints.init.std,
         "dropout": hints.dropout,
         "dtype_policy": ir.compatibility.dtype_policy,
         "router_aux_loss_coef": hints.router_aux_loss_coef,
-        "output_router_logits": any(moe.load_balance_coef > 0 or moe.z_loss > 0 for moe in moes),
+        "output_router_logits": gated or any(_balanced(moe) for moe in moes),
         "training_hints": asdict(hints),
         "execution_modes": [asdict(mode) for mode in ir.execution_modes],
         "transition": asdict(ir.transition) if ir.transition else None,
     }
 
 
+def _balanced(moe) -> bool:
+    """Whether a loss of its own keeps the router of a mixture of experts in balance."""
+    return moe.load_balance_coef > 0 or moe.z_loss > 0 or moe.balance.sequence_aux_coef > 0
+
+
 def _kinds(ir: IR) -> tuple[dict[str, dict], list[str]]:
-    """Every distinct block under a name, and the name of each layer's.
+    """Every distinct block under a name, and the name of each layer's, that of the extra heads' layer last.
 
     The first block of a template has the template's name, others of it (overridden ones) `<template>.<n>`.
     """
     kinds: dict[str, dict] = {}
     pattern = []
-    templates = {layer.template for layer in ir.layers}
-    for layer in ir.layers:
+    layers = (*ir.layers, ir.mtp_layer) if ir.mtp_layer else ir.layers
+    templates = {layer.template for layer in layers}
+    for layer in layers:
         block = _block(layer, ir)
         name, n = layer.template, 0
         while kinds.get(name, block) != block or (n and name in templates):
@@ -179,12 +163,22 @@ def _kinds(ir: IR) -> tuple[dict[str, dict], list[str]]:
 
 
 def _block(layer: Layer, ir: IR) -> dict:
-    return {
-        "mixer": layer.mixer.runtime(ir.dims),
-        "ffn": layer.ffn.runtime(ir.dims),
+    """A kind of layer; a key of what few layers have is there only if this one does."""
+    dims = inner_dims(layer, ir.dims)
+    block = {
+        "mixer": layer.mixer.runtime(dims),
+        "ffn": layer.ffn.runtime(dims),
         "norm": _norm(layer.norm) | {"position": layer.norm.position},
         "residual": {"type": layer.residual.type, "scaling": layer.residual.scaling},
     }
+    if layer.residual.hyper:
+        block["residual"] |= asdict(layer.residual.hyper)
+    if layer.memory:
+        block["memory"] = layer.memory.runtime(dims)
+    extra = {key: getattr(layer, key) for key in ("shape_change", "depth_gating")}
+    block |= {key: asdict(options) for key, options in extra.items() if options}
+    block.get("depth_gating", {}).pop("enabled", None)
+    return block
 
 
 def _norm(norm) -> dict:
@@ -192,8 +186,11 @@ def _norm(norm) -> dict:
 
 
 def _layer_type(block: dict) -> str:
-    """The word that transformers has for a layer; it takes no others."""
-    mixer = block["mixer"]
-    if "n_kv_heads" not in mixer:
+    """The word that transformers has for a layer; it takes no others. Windows are what only attention has."""
+    mixers = (block["mixer"], *block["mixer"].get("branches", {}).values())
+    attends = [mixer for mixer in mixers if "window" in mixer]
+    if not attends:
         return "linear_attention"
-    return "full_attention" if mixer["window"] is None or mixer["window_mode"] == "nsa" else "sliding_attention"
+    near = [mixer["window"] is not None and mixer["window_mode"] != "nsa" for mixer in attends]
+    bound = all(near) and not any("compression" in mixer for mixer in attends)
+    return "sliding_attention" if bound else "full_attention"

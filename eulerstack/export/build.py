@@ -8,7 +8,7 @@ from importlib import import_module
 
 import torch
 
-from eulerstack.compiler.closure import parts
+from eulerstack.compiler.closure import exported, parts
 from eulerstack.errors import CompileError
 from eulerstack.export.draws import Planned
 from eulerstack.modeling.initial import Init, rules_of
@@ -18,11 +18,11 @@ PACKAGE = "eulerstack.modeling"
 
 def model_class(payload: dict) -> type:
     """The causal language model class with the parts that `payload` names, as the entry file defines it."""
-    decoder = import_module(f"{PACKAGE}.decoder")
+    decoder, causal_lm = (import_module(f"{PACKAGE}.{name}") for name in ("decoder", "causal_lm"))
     chosen = {part: _part(part) for part in parts(payload)}
     backbone = type("EulerStackModel", (decoder.Decoder,), {"parts": chosen, "__module__": decoder.__name__})
-    body = {"parts": chosen, "backbone": backbone, "__module__": decoder.__name__}
-    return type("EulerStackForCausalLM", (decoder.CausalLM,), body)
+    body = {"parts": chosen, "backbone": backbone, "__module__": causal_lm.__name__}
+    return type("EulerStackForCausalLM", (causal_lm.CausalLM,), body)
 
 
 def _part(module: str) -> type:
@@ -31,7 +31,7 @@ def _part(module: str) -> type:
     except ModuleNotFoundError as error:
         what = f"there is no modeling file {module}.py"
         raise CompileError.at(f"{module}.py", what, "add the file", "docs/language.md#layer_templates") from error
-    return found.Mixer if module.startswith("mixer_") else found.FFN
+    return getattr(found, exported(module))
 
 
 def build_on_meta(payload: dict) -> torch.nn.Module:

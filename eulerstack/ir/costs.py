@@ -1,15 +1,23 @@
 """What a model weighs and costs, exactly, from its IR alone: parameters, FLOPs, cache, state.
 
-Every part states its own figures (`language/block.py`, Part); here they are named, placed and summed. The IR must hold
-nothing that is not built yet (`compiler/runtime.py`, unbuilt).
+Every part states its own figures (`language/block.py`, Part); here they are summed.
 """
 
 import math
 from dataclasses import asdict, dataclass
 
-from eulerstack.ir.types import DTYPE_BYTES, IR, Layer
+from eulerstack.ir.tensors import (
+    after,
+    before,
+    branches,
+    buffers,
+    inner_dims,
+    layer_parameters,
+    parts_of,
+    run_parameters,
+)
+from eulerstack.ir.types import DTYPE_BYTES, IR, Layer, layers_of
 from eulerstack.language.block import Dims, Shape
-from eulerstack.language.template import Norm
 
 FLOAT32_BYTES = DTYPE_BYTES["float32"]
 
@@ -56,86 +64,58 @@ class Costs:
 def costs(ir: IR, length: int | None = None) -> Costs:
     """The costs of `ir` at `length` tokens, by default its max_seq_len."""
     length = length or ir.model.max_seq_len
-    layers = tuple(_layer_costs(layer, ir.dims, length) for layer in ir.layers)
-    outer = _before(ir) | _after(ir)
-    total = _size(outer) + sum(layer.total for layer in layers)
+    times = {index: _evaluations(run) for run in ir.schedule for index in layers_of(run)}
+    layers = tuple(_layer_costs(layer, ir.dims, length, times[layer.index]) for layer in ir.layers)
+    merges = [(run.merge, len(run.streams)) for run in ir.schedule if run.type == "parallel"]
+    outer = [before(ir), after(ir), *(run_parameters(run, ir) for run in ir.schedule)]
+    total = sum(map(_size, outer)) + sum(layer.total for layer in layers)
     stored = _size(buffers(ir))
+    flops = sum(layer.flops_per_token for layer in layers) + 2 * ir.model.d_model * ir.model.vocab_size
     return Costs(
         length=length,
         total=total,
         active=total - sum(layer.total - layer.active for layer in layers),
-        embedding=_size(_before(ir)),
+        embedding=_size(before(ir)),
         buffers=stored,
         weight_bytes=total * DTYPE_BYTES[ir.model.dtype] + stored * FLOAT32_BYTES,
-        flops_per_token=sum(layer.flops_per_token for layer in layers) + 2 * ir.model.d_model * ir.model.vocab_size,
-        kv_cache_bytes=sum(layer.kv_cache_bytes for layer in layers),
+        flops_per_token=flops + sum(merge.flops(ir.dims, many, length) for merge, many in merges),
+        kv_cache_bytes=sum(layer.kv_cache_bytes for layer in layers)
+        + sum(merge.kv_cache_bytes(ir.dims, length) for merge, _ in merges),
         state_bytes=sum(layer.state_bytes for layer in layers),
         layers=layers,
     )
 
 
-def parameters(ir: IR) -> dict[str, Shape]:
-    """Every parameter of the model by its name in the checkpoint, with its shape; a tied head is not there twice."""
-    layers = {
-        f"model.layers.{layer.index}.{name}": shape
-        for layer in ir.layers
-        for name, shape in _layer_parameters(layer, ir.dims).items()
-    }
-    return _before(ir) | layers | _after(ir)
+def _evaluations(run) -> int:
+    """How often the layers of a schedule entry run in one pass, each time with a state of its own."""
+    return run.options.evaluations if run.type == "integrator" else 1
 
 
-def buffers(ir: IR) -> dict[str, Shape]:
-    """Every tensor of the checkpoint that is not trained, always float32."""
-    return {
-        f"model.layers.{layer.index}.ffn.{name}": shape
-        for layer in ir.layers
-        for name, shape in layer.ffn.buffers(ir.dims).items()
-    }
-
-
-def _before(ir: IR) -> dict[str, Shape]:
-    d = ir.model.d_model
-    tables: dict[str, Shape] = {"model.embed_tokens.weight": (ir.model.vocab_size, d)}
-    if ir.embedding.positional == "learned":
-        tables["model.embed_positions.weight"] = (ir.model.max_seq_len, d)
-    return tables
-
-
-def _after(ir: IR) -> dict[str, Shape]:
-    d, vocab, shapes = ir.model.d_model, ir.model.vocab_size, {}
-    if ir.head.final_norm:
-        shapes |= _norm("model.norm", ir.layers[-1].norm, d)
-    if not ir.head.tie_weights:
-        shapes["lm_head.weight"] = (vocab, d)
-    return shapes | ({"lm_head.bias": (vocab,)} if ir.head.bias else {})
-
-
-def _layer_parameters(layer: Layer, dims: Dims) -> dict[str, Shape]:
-    """By name inside the layer: each part that is there, and the norms of its branch."""
-    shapes, present = {}, [role for role in ("mixer", "ffn") if getattr(layer, role).type != "none"]
-    for role in present:
-        shapes |= {f"{role}.{name}": shape for name, shape in getattr(layer, role).tensors(dims).items()}
-    for role in ["mixer"] if layer.residual.type == "parallel" else present:
-        for name in [f"{role}_norm"] + [f"{role}_post_norm"] * (layer.norm.position == "sandwich"):
-            shapes |= _norm(name, layer.norm, dims.d_model)
-    return shapes
-
-
-def _norm(name: str, norm: Norm, d: int) -> dict[str, Shape]:
-    return {f"{name}.weight": (d,)} | ({f"{name}.bias": (d,)} if norm.bias else {})
-
-
-def _layer_costs(layer: Layer, dims: Dims, length: int) -> LayerCosts:
-    total = _size(_layer_parameters(layer, dims))
+def _layer_costs(layer: Layer, dims: Dims, length: int, times: int) -> LayerCosts:
+    inner, parts = inner_dims(layer, dims), parts_of(layer).values()
+    total = _size(layer_parameters(layer, dims))
+    wrapped, many = layer.shape_change, len(branches(layer))
+    flops = sum(part.flops(inner, length) for part in parts) + many * _around_a_branch(layer, dims)
+    kv = sum(part.kv_cache_bytes(inner, length) for part in parts)
+    if gating := layer.depth_gating:  # the gate sees every token, the layer its share
+        flops = int(gating.capacity * flops) + gating.flops(dims)
+        kv += gating.kv_cache_bytes(dims, length)
+    state = sum(part.state_bytes(inner) for part in parts) + (many * wrapped.state_bytes(dims) if wrapped else 0)
     return LayerCosts(
         index=layer.index,
         template=layer.template,
         total=total,
-        active=total - layer.ffn.idle(dims),
-        flops_per_token=layer.mixer.flops(dims, length) + layer.ffn.flops(dims, length),
-        kv_cache_bytes=layer.mixer.kv_cache_bytes(dims, length),
-        state_bytes=layer.mixer.state_bytes(dims),
+        active=total - layer.ffn.idle(inner),
+        flops_per_token=times * flops,
+        kv_cache_bytes=times * kv,
+        state_bytes=times * state,
     )
+
+
+def _around_a_branch(layer: Layer, dims: Dims) -> int:
+    """FLOPs of what leads to a branch and back."""
+    around = [layer.shape_change, layer.residual.hyper]
+    return sum(block.flops(dims) for block in around if block)
 
 
 def _size(shapes: dict[str, Shape]) -> int:

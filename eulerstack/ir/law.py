@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from eulerstack.errors import NormalizationError, Problem
+from eulerstack.ir.tensors import inner_dims
 from eulerstack.ir.types import IR, Layer, layers_of
 from eulerstack.language.template import state_of
 
@@ -62,7 +63,7 @@ def layers_are_complete(ir: IR) -> Breaches:
         where = f"layers[{layer.index}]"
         for role in ("mixer", "ffn"):
             part = getattr(layer, role)
-            if not gaps(part) and part.completed(ir.dims) != part:
+            if part.completed(inner_dims(layer, ir.dims)) != part:
                 yield f"{where}.{role}", "a default is not written out"
         if layer.mixer.type == layer.ffn.type == "none":
             yield where, "neither mixer nor ffn"
@@ -83,8 +84,3 @@ ARTICLES = (layers_are_in_order, sizes_are_written, rotation_is_in_pairs, layers
 
 def _all_layers(ir: IR) -> tuple[Layer, ...]:
     return ir.layers + ((ir.mtp_layer,) if ir.mtp_layer else ())
-
-
-def gaps(part) -> tuple[tuple[str, ...], ...]:
-    """The addresses inside a mixer or FFN of what no modeling code builds yet; its type, if that is all of it."""
-    return getattr(part, "unbuilt", (("type",),))

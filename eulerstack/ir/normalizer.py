@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from eulerstack.errors import NormalizationError
-from eulerstack.ir.law import gaps, verify
+from eulerstack.ir.law import verify
 from eulerstack.ir.types import (
     IR,
     IntegratorRun,
@@ -137,7 +137,8 @@ class _Layers:
         """The layer after the last, of a template under an override."""
         template, override = self.spec.layer_templates[name], override or Override()
         mixer, ffn = _mixer(template.mixer, override), _ffn(template.ffn, override)
-        mixer, ffn = (part if gaps(part) else part.completed(self.dims) for part in (mixer, ffn))
+        dims = replace(self.dims, d_model=template.shape_change.d_out) if template.shape_change else self.dims
+        mixer, ffn = (part.completed(dims) for part in (mixer, ffn))
         return Layer(
             index=len(self.made),
             template=name,

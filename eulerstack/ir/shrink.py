@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import count, cycle, islice, pairwise
 
 from eulerstack.errors import CompatibilityError
-from eulerstack.ir.law import gaps, verify
+from eulerstack.ir.law import verify
+from eulerstack.ir.tensors import inner_dims
 from eulerstack.ir.types import IR, Layer, PlainRun, Run, dims_of, from_dict, layers_of, to_dict
 from eulerstack.language.block import Dims
 from eulerstack.language.hints import TrainingHints
@@ -20,6 +21,7 @@ SMALL_VOCAB = 320
 SMALL_WIDTH = 32
 SMALL_LENGTH = 64
 SMALL_DEPTH = 4
+SMALL_STEPS = 3
 SEE = "docs/language.md#model"
 
 
@@ -113,8 +115,11 @@ def _embedding(ir: IR, model: Model) -> Embedding:
 
 
 def _layer(layer: Layer, dims: Dims, small: Dims) -> Layer:
-    mixer, ffn = (part if gaps(part) else part.shrunk(dims, small) for part in (layer.mixer, layer.ffn))
-    return replace(layer, mixer=mixer, ffn=ffn)
+    change = layer.shape_change and layer.shape_change.shrunk(dims, small)
+    shrunk = replace(layer, shape_change=change)
+    inner = inner_dims(layer, dims), inner_dims(shrunk, small)
+    mixer, ffn = (part.shrunk(*inner) for part in (layer.mixer, layer.ffn))
+    return replace(shrunk, mixer=mixer, ffn=ffn, memory=layer.memory and layer.memory.shrunk(*inner))
 
 
 def _units(ir: IR, kinds: list[str]) -> list[Run]:
@@ -127,7 +132,8 @@ def _units(ir: IR, kinds: list[str]) -> list[Run]:
             streams = (replace(s, layers=_thinned(s.layers, kinds)) for s in run.streams)
             units.append(replace(run, streams=tuple(streams)))
         else:
-            units.append(run)
+            steps = min(run.options.steps, SMALL_STEPS)
+            units.append(replace(run, options=replace(run.options, steps=steps)))
     return units
 
 

@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from eulerstack.language.block import AsTuple, Name, PositiveFloat, PositiveInt, Probability, block
+from eulerstack.language.block import AsTuple, Dims, Name, PositiveFloat, PositiveInt, Probability, Shape, block
+from eulerstack.language.depth_gating import DepthGating
 
 
 @block
@@ -42,15 +43,6 @@ class Override:
 
 
 @block
-class DepthGating:
-    """Mixture-of-Depths (Raposo et al. 2024)."""
-
-    enabled: bool = True
-    capacity: Annotated[float, Field(gt=0, le=1)] = 0.5
-    router: Literal["top_k", "learned_gate"] = "top_k"
-
-
-@block
 class Plain:
     """A template, repeated."""
 
@@ -81,6 +73,23 @@ class Merge:
     from_: Name | None = Field(None, alias="from")
     to: Name | None = None
 
+    def tensors(self, dims: Dims, streams: int) -> dict[str, Shape]:
+        d, wide = dims.d_model, dims.n_heads * dims.head_dim
+        shapes: dict[str, Shape] = {"gate.weight": (streams, d)} if self.type == "gated" else {}
+        if self.type == "cross_attn":
+            shapes = {f"attention.{name}_proj.weight": (wide, d) for name in "qkv"}
+            shapes |= {"attention.o_proj.weight": (d, wide)}
+            shapes |= {f"attention.{name}_norm.weight": (d,) for name in ("q", "kv")}
+        joined = streams * d if self.type == "concat" else d
+        return shapes | ({"proj.weight": (d, joined)} if self.projection else {})
+
+    def flops(self, dims: Dims, streams: int, length: int) -> int:
+        products = sum(2 * s[0] * s[1] for s in self.tensors(dims, streams).values() if len(s) == 2)
+        return products + (4 * dims.n_heads * dims.head_dim * length if self.type == "cross_attn" else 0)
+
+    def kv_cache_bytes(self, dims: Dims, length: int) -> int:
+        return 2 * dims.n_heads * dims.head_dim * length * dims.dtype_bytes if self.type == "cross_attn" else 0
+
 
 @block
 class Parallel:
@@ -98,6 +107,11 @@ class IntegratorOptions:
     steps: PositiveInt
     body: Name
     output: Literal["token", "hidden"] = "token"
+
+    @property
+    def evaluations(self) -> int:
+        """How often the layer runs in one pass."""
+        return self.steps * (4 if self.type == "ode_rk4" else 1)
 
 
 @block

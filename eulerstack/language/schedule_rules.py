@@ -90,6 +90,9 @@ def _merge(entry: Parallel) -> Iterator[Breach]:
             yield Breach((key,), f"a {merge.type} merge has no {key}", "delete it, or use cross_attn", key=True)
         elif name is not None and name not in names:
             yield Breach((key,), f"no stream {name!r}", f"{nearest(name, names)}Streams: {', '.join(names)}")
+    if merge.type == "concat" and not merge.projection:
+        what = f"{len(names)} streams side by side are {len(names)} times as wide as the model"
+        yield Breach(("projection",), what, "set it to true, or use add or gated")
     if merge.from_ is not None and merge.from_ == merge.to:
         yield Breach(("to",), "a stream cannot attend to itself here", "name two streams")
 

@@ -11,7 +11,9 @@ class EulerStackConfig(PretrainedConfig):
     """One decoder.
 
     `blocks` maps a kind of layer to its `mixer`, `ffn`, `norm` and `residual`, each with every option present;
-    `block_pattern` names the kind of each of the `num_hidden_layers` layers. `rope_theta`, `rope_scaling` and
+    `block_pattern` names the kind of each of the `num_hidden_layers` layers. `schedule` says in which order they run,
+    where that is not one after the other; `streams` is the number of residual streams of a hyper-connection; `mtp` are
+    the extra prediction heads; `quantisation` says which weights are used as if quantised. `rope_theta`, `rope_scaling` and
     `partial_rotary_factor` repeat `rope_parameters` for readers of the older spelling and are not read by the model.
     """
 
@@ -44,6 +46,10 @@ class EulerStackConfig(PretrainedConfig):
         embedding_scale: float | None = None,
         blocks: dict[str, dict] | None = None,
         block_pattern: list[str] | None = None,
+        schedule: list[dict] | None = None,
+        streams: int | None = None,
+        mtp: dict | None = None,
+        quantisation: dict | None = None,
         final_norm: dict | None = None,
         head_type: str = "causal_lm",
         head_bias: bool = False,
@@ -81,6 +87,10 @@ class EulerStackConfig(PretrainedConfig):
         self.embedding_scale = embedding_scale
         self.blocks = blocks or {}
         self.block_pattern = list(block_pattern or [])
+        self.schedule = schedule
+        self.streams = streams
+        self.mtp = mtp
+        self.quantisation = quantisation
         self.final_norm = final_norm
         self.head_type = head_type
         self.head_bias = head_bias
@@ -111,4 +121,6 @@ class EulerStackConfig(PretrainedConfig):
     @property
     def sliding_window(self) -> int | None:
         """The largest window of any layer, which is what transformers sizes a common key-value cache by; or None."""
-        return max({block["mixer"].get("window") for block in self.blocks.values()} - {None}, default=None)
+        mixers = [block["mixer"] for block in self.blocks.values()]
+        mixers += [branch for mixer in mixers for branch in mixer.get("branches", {}).values()]
+        return max({mixer.get("window") for mixer in mixers} - {None}, default=None)

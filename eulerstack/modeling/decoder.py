@@ -1,31 +1,31 @@
-"""The decoder and its language-model head.
+"""The decoder: embeddings, layers in the order of a schedule, final norm.
 
-B batch, T tokens of a call, P past tokens, S = P + T, D model width, V vocabulary.
+B batch, T tokens of a call, P past tokens, S = P + T, D model width, n residual streams of a hyper-connection.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import GenerationMixin
-from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOutputWithPast, MoeModelOutputWithPast
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from .cache import FIELD, own_cache
 from .configuration_eulerstack import EulerStackConfig
-from .layer import DecoderLayer, joined
+from .context import Context
+from .layer import DecoderLayer
 from .norm import build_norm
 from .op_context import build_context
 from .pretrained import EulerStackPreTrainedModel
+from .walk import Walk
 
 
 @dataclass
 class DecoderOutput(MoeModelOutputWithPast):
-    """`routed` are the (layer, record) pairs of the MoE layers of this call and `keep` [B, T] its padding."""
+    """For the losses: `records`, the (part, module, record) of routers and gates in this call, and its `context`."""
 
-    routed: tuple | None = None
-    keep: torch.Tensor | None = None
+    records: tuple | None = None
+    context: Context | None = None
 
 
 class Decoder(EulerStackPreTrainedModel):
@@ -40,11 +40,22 @@ class Decoder(EulerStackPreTrainedModel):
         self.layers = nn.ModuleList(
             DecoderLayer(config, i, config.blocks[kind], self.parts) for i, kind in enumerate(config.block_pattern)
         )
+        entries = config.schedule or [{"type": "plain", "layers": list(range(len(self.layers)))}]
+        self.plain = {i: entry["layers"] for i, entry in enumerate(entries) if entry["type"] == "plain"}
+        self.runs = nn.ModuleDict(
+            {str(i): self._run(entry) for i, entry in enumerate(entries) if entry["type"] != "plain"}
+        )
+        self.slots = sum(map(len, self.plain.values())) + sum(run.slots for run in self.runs.values())
         self.norm = build_norm(d, config.rms_norm_eps, config.final_norm) if config.final_norm else nn.Identity()
-        mixers = [layer.mixer for layer in self.layers if hasattr(layer, "mixer")]
-        self.croppable = all(getattr(mixer, "croppable", False) for mixer in mixers)
+        self.croppable = all(part.croppable for part in (*self.layers, *self.runs.values()))
         self._is_stateful = not self.croppable  # a draft that is rejected could not be taken back
+        self.needs_ids = any(getattr(module, "needs_ids", False) for module in self.modules())
         self.post_init()
+
+    def _run(self, entry: dict) -> nn.Module:
+        options = dict(entry)
+        kind = options.pop("type")
+        return self.parts[f"run_{kind}"](self.config, self.parts, **options)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
@@ -80,8 +91,10 @@ class Decoder(EulerStackPreTrainedModel):
         past = past_key_values if cache is None else cache
         use_cache = self._use_cache(use_cache)
         if use_cache or past is not None:
-            past = own_cache(past, len(self.layers), self.croppable)
+            past = own_cache(past, self.slots, self.croppable)
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if input_ids is None and self.needs_ids:
+            input_ids = self._nearest_ids(inputs_embeds)
         context = build_context(
             x,
             past=past,
@@ -91,17 +104,17 @@ class Decoder(EulerStackPreTrainedModel):
             input_ids=input_ids,
             extra=kwargs,
         )
-        show_hidden = _said(output_hidden_states, self.config.output_hidden_states)
-        x, seen, routed = self._run(self._embed(x, context), context, past, show_hidden)
+        show_hidden = said(output_hidden_states, self.config.output_hidden_states)
+        x, seen, records = self._pass(self._embed(x, context), context, past, show_hidden)
         output = DecoderOutput(
             last_hidden_state=x,
             hidden_states=seen,
-            router_logits=tuple(record.logits for _, record in routed) or None,
-            routed=routed or None,
-            keep=context.keep if routed else None,
+            router_logits=tuple(record.logits for part, _, record in records if part == "ffn") or None,
+            records=records or None,
+            context=replace(context, memo={}) if records or self.config.mtp else None,
             **{FIELD: past if use_cache else None},
         )
-        return output if _said(return_dict, self.config.return_dict) else output.to_tuple()
+        return output if said(return_dict, self.config.return_dict) else output.to_tuple()
 
     def _use_cache(self, asked: bool | None) -> bool:
         if self.training and torch.is_grad_enabled() and any(layer.gradient_checkpointing for layer in self.layers):
@@ -109,14 +122,20 @@ class Decoder(EulerStackPreTrainedModel):
         return (self.config.use_cache and not self.training) if asked is None else asked
 
     def _embed(self, x: torch.Tensor, context) -> torch.Tensor:
-        """Scale, learned positions and dropout; the residual stream starts here."""
+        """Scale, learned positions and dropout; the residual stream, or each of several, starts here."""
         if self.config.embedding_scale is not None:
             x = x * torch.tensor(self.config.embedding_scale, dtype=x.dtype, device=x.device)
         if self.config.positional == "learned":
             x = x + self.embed_positions(self._places(context))
         if self.config.dtype_policy == "layered_safe":
             x = x.to(torch.promote_types(x.dtype, torch.float32))
-        return F.dropout(x, self.config.dropout, self.training)
+        x = F.dropout(x, self.config.dropout, self.training)
+        return x if self.config.streams is None else x.unsqueeze(2).repeat(1, 1, self.config.streams, 1)
+
+    def _nearest_ids(self, x: torch.Tensor) -> torch.Tensor:
+        """The token whose embedding is nearest to each of `x` [B, T, D], for layers that route by token."""
+        table, x = (t.detach().to(torch.promote_types(t.dtype, torch.float32)) for t in (self.embed_tokens.weight, x))
+        return (x @ table.T - table.square().sum(-1) / 2).argmax(-1)
 
     def _places(self, context) -> torch.Tensor:
         """The place of each token in the table of positions, [B, T]. Raises ValueError beyond its end.
@@ -130,121 +149,31 @@ class Decoder(EulerStackPreTrainedModel):
             raise ValueError(f"{asked}, but only 0 to {rows - 1} were learned (max_position_embeddings)")
         return places
 
-    def _run(self, x: torch.Tensor, context, past, show_hidden: bool):
+    def _pass(self, x: torch.Tensor, context: Context, past, show_hidden: bool):
         """All layers and the final norm; the cache moves on only when every layer has run."""
-        seen, states, routed = [x], [], []
-        for i, layer in enumerate(self.layers):
-            state = past.states[i] if past is not None else None
-            x, state, record, *tensors = layer(x, context, state)
-            states.append(state)
-            if record is not None:
-                routed.append((layer.ffn, joined(record, tensors)))
-            if show_hidden:
-                seen.append(x)
-        x = self.norm(x)
+        walk, first = Walk(self.layers, context, None if past is None else past.states, show_hidden), x
+        for i in range(len(self.plain) + len(self.runs)):
+            if i in self.plain:
+                for index in self.plain[i]:
+                    x = walk.layer(index, x)
+            else:
+                x = self.runs[str(i)](x, walk)
+        x = self.norm(self._single(x))
         if context.use_cache:
-            past.advance(states, context.key_positions, context.key_keep, context.key_documents)
+            past.advance(walk.kept, context.key_positions, context.key_keep, context.key_documents)
         if self.training and torch.is_grad_enabled():
-            for ffn, record in routed:
-                ffn.update_bias(record, context.keep)
-        return x, (*seen[:-1], x) if show_hidden else None, tuple(routed)
+            for part, module, record in walk.records:
+                if part == "ffn":
+                    module.update_bias(record, context.keep)
+        seen = (first, *(walk.seen[i] for i in range(len(self.layers)))) if show_hidden else ()
+        hidden = (*map(self._single, seen[:-1]), x) if show_hidden else None
+        return x, hidden, tuple(walk.records)
+
+    def _single(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean of the residual streams, [B, T, D]."""
+        return x if self.config.streams is None else x.mean(2)
 
 
-class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
-    """The decoder with a linear head, and the loss; the entry file sets `backbone` to the Decoder with its parts."""
-
-    _tied_weights_keys: ClassVar = {"lm_head.weight": "model.embed_tokens.weight"}
-    backbone: ClassVar[type[Decoder]] = Decoder
-
-    def __init__(self, config: EulerStackConfig):
-        super().__init__(config)
-        self.model = self.backbone(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
-        self._is_stateful = self.model._is_stateful
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.embed_tokens = value
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        self.lm_head = new_embeddings
-
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        past_key_values=None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
-        output_router_logits: bool | None = None,
-        return_dict: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
-        cache=None,
-        **kwargs,
-    ) -> CausalLMOutputWithPast | MoeCausalLMOutputWithPast | tuple:
-        """Arguments of Decoder.forward, and: `labels` [B, T] (-100 counts not), shifted here; `logits_to_keep`, the
-        last so many places, or an index, whose logits are wanted (0: all).
-
-        The loss is the cross entropy plus, if router logits are on, `router_aux_loss_coef` times `aux_loss`, both by
-        this call's share of `num_items_in_batch` where that is given. Logits are [B, T, V].
-        """
-        out = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values if cache is None else cache,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            output_hidden_states=output_hidden_states,
-            return_dict=True,
-            **kwargs,
-        )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self._head(out.last_hidden_state[:, kept])
-        loss = aux = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
-        show_routers = _said(output_router_logits, self.config.output_router_logits)
-        if out.routed and show_routers and self.config.router_aux_loss_coef:
-            aux = self._aux_loss(out.routed, out.keep)
-            if loss is not None:
-                share = _share(labels, kwargs.get("num_items_in_batch"))
-                loss = loss + (self.config.router_aux_loss_coef * share * aux).to(loss.device)
-        shared = {"loss": loss, "logits": logits, FIELD: getattr(out, FIELD), "hidden_states": out.hidden_states}
-        routers = {"aux_loss": aux, "router_logits": out.router_logits if show_routers else None} if out.routed else {}
-        if not _said(return_dict, self.config.return_dict):  # in this order, so that a loss or the logits come first
-            return tuple(value for value in (shared | routers).values() if value is not None)
-        return MoeCausalLMOutputWithPast(**shared, **routers) if out.routed else CausalLMOutputWithPast(**shared)
-
-    def _head(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits; in float32 or wider where the residual stream is."""
-        if self.config.dtype_policy == "layered_safe":
-            weight, bias = (None if w is None else w.to(x.dtype) for w in (self.lm_head.weight, self.lm_head.bias))
-            with torch.autocast(x.device.type, enabled=False):
-                logits = F.linear(x, weight, bias)
-        else:
-            logits = self.lm_head(x)
-        cap = self.config.final_logit_softcapping
-        return logits if cap is None else cap * torch.tanh(logits / cap)
-
-    def _aux_loss(self, routed: tuple, keep: torch.Tensor | None) -> torch.Tensor:
-        layers, records = (list(x) for x in zip(*routed, strict=True))
-        return type(layers[0]).aux_loss(layers, records, keep, self.config.router_aux_loss_coef)
-
-
-def _said(asked: bool | None, otherwise: bool | None) -> bool:
+def said(asked: bool | None, otherwise: bool | None) -> bool:
+    """A switch of a call, or what the configuration says where the caller says nothing."""
     return bool(otherwise if asked is None else asked)
-
-
-def _share(labels: torch.Tensor, items) -> torch.Tensor | float:
-    """The share of the targets of an optimizer step that a call has, so that accumulated calls add up to one."""
-    return 1.0 if items is None else (labels[:, 1:] != -100).sum() / items

@@ -1,11 +1,14 @@
 """One decoder layer: a mixer over tokens, a feed-forward layer over features, and how they join the residual stream.
 
-B batch, T tokens, D model width.
+B batch, T tokens, D model width, n residual streams of a hyper-connection.
 """
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -13,7 +16,58 @@ from .context import Context
 from .norm import build_norm
 from .op_context import on_device
 
-PARTS = ("mixer", "ffn")
+State = dict[str, torch.Tensor]
+
+
+class Inner:
+    """The configuration as the parts of a layer of another width see it: `hidden_size` is that width."""
+
+    def __init__(self, config, hidden_size: int):
+        self.hidden_size, self._config = hidden_size, config
+
+    def __getattr__(self, name: str):
+        if name.startswith("__") or name == "_config":  # while it is copied it has no configuration yet
+            raise AttributeError(name)
+        return getattr(self._config, name)
+
+
+def build_part(parts: dict[str, type], role: str, config, layer_idx: int, spec: dict) -> nn.Module:
+    """The part that `spec` names by its `type`; specs under `branches` arrive in it built."""
+    options = dict(spec)
+    kind = options.pop("type")
+    if "branches" in options:
+        inner = options["branches"].items()
+        options["branches"] = {name: build_part(parts, role, config, layer_idx, s) for name, s in inner}
+    return parts[f"{role}_{kind}"](config, layer_idx, **options)
+
+
+class Call:
+    """One pass through a layer: the state it continues, and the state and the records it leaves.
+
+    The state of a mixer has its own names, that of any other part `<part>/<name>`.
+    """
+
+    def __init__(self, context: Context, state: State | None):
+        self.context, self.state = context, state or {}
+        self.kept: State = {}
+        self.records: dict[str, object] = {}
+
+    def own(self, part: str) -> State | None:
+        """What the part left in the call before; None if nothing."""
+        if part == "mixer":
+            return {name: t for name, t in self.state.items() if "/" not in name} or None
+        prefix = f"{part}/"
+        return {name.removeprefix(prefix): t for name, t in self.state.items() if name.startswith(prefix)} or None
+
+    def keep(self, part: str, state: State | None) -> None:
+        prefix = "" if part == "mixer" else f"{part}/"
+        self.kept |= {f"{prefix}{name}": t for name, t in (state or {}).items()}
+
+    def run(self, part: str, module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        """`module(x, context, state) -> (y, state)`, with its state put away."""
+        y, state = module(x, self.context, self.own(part))
+        self.keep(part, state)
+        return y
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -22,7 +76,8 @@ class DecoderLayer(GradientCheckpointingLayer):
     With f the mixer or the feed-forward layer and s the residual scaling, norm positions mean
     pre x + s f(n(x)); post n(x + s f(x)); sandwich x + s n'(f(n(x))); post_branch x + s n(f(x)).
     A parallel residual puts f = mixer + ffn, both on the same input, under the mixer's norms (Wang & Komatsuzaki 2021).
-    A type "none" leaves out that half with its norms.
+    A memory adds to what the mixer gives for the same input. A type "none" leaves out that half with its norms.
+    Under a hyper-connection x is n streams, which it reads as one and writes back to.
     """
 
     def __init__(self, config, layer_idx: int, block: dict, parts: dict[str, type]):
@@ -32,68 +87,103 @@ class DecoderLayer(GradientCheckpointingLayer):
         self.scaling = block["residual"]["scaling"]
         self.dropout = config.dropout
         self.wide_stream = config.dtype_policy == "layered_safe"
-        self.present = tuple(part for part in PARTS if block[part]["type"] != "none")
+        change = block.get("shape_change")
+        inner = Inner(config, change["d_out"]) if change else config
+        self.present = tuple(p for p in ("mixer", "memory", "ffn") if block.get(p, {"type": "none"})["type"] != "none")
         for part in self.present:
-            options = dict(block[part])
-            kind = options.pop("type")
-            setattr(self, part, parts[f"{part}_{kind}"](config, layer_idx, **options))
-        for part in self.present[:1] if self.parallel else self.present:
-            self._add_norms("mixer" if self.parallel else part, config, block["norm"])
+            setattr(self, part, build_part(parts, part, inner, layer_idx, block[part]))
+        branches = ["mixer"] * bool({"mixer", "memory"} & set(self.present)) + ["ffn"] * ("ffn" in self.present)
+        self.branches = ("mixer",) if self.parallel else tuple(branches)
+        for branch in self.branches:
+            self._add_branch(branch, config, block, parts, layer_idx)
+        if block.get("depth_gating"):
+            self.depth = parts["depth_gate"](config, layer_idx, **block["depth_gating"])
+        stateful = [p for name, p in self.named_children() if name in STATEFUL]
+        self.croppable = all(getattr(part, "croppable", False) for part in stateful)
 
-    def _add_norms(self, part: str, config, spec: dict) -> None:
-        names = [f"{part}_norm"] + ([f"{part}_post_norm"] if self.position == "sandwich" else [])
-        for name in names:
-            setattr(self, name, build_norm(config.hidden_size, config.rms_norm_eps, spec))
+    def _add_branch(self, branch: str, config, block: dict, parts: dict[str, type], layer_idx: int) -> None:
+        """The norms around a branch, and what leads from the residual stream to it and back."""
+        d, change, residual = config.hidden_size, block.get("shape_change"), dict(block["residual"])
+        for name in [f"{branch}_norm"] + ([f"{branch}_post_norm"] if self.position == "sandwich" else []):
+            setattr(self, name, build_norm(d, config.rms_norm_eps, block["norm"]))
+        if change:
+            wide, projection = change["d_out"], change["projection"]
+            way_in = parts["shape_change"](config, d, wide, projection=projection, to_residual=False)
+            setattr(self, f"{branch}_in", way_in)
+            way_out = parts["shape_change"](config, wide, d, projection=projection, to_residual=True)
+            setattr(self, f"{branch}_out", way_out)
+        if residual.pop("type") == "hyper_connection":
+            residual.pop("scaling")
+            setattr(self, f"{branch}_hyper", parts["residual_hyper_connection"](config, layer_idx, **residual))
 
-    def forward(self, x: torch.Tensor, context: Context, state: dict[str, torch.Tensor] | None = None):
-        """[B, T, D] -> (x [B, T, D], new state or None, router record or None, *the tensors of the record).
+    def forward(self, x: torch.Tensor, context: Context, state: State | None = None):
+        """[B, T, D] or [B, T, n, D] -> (x, new state or None, records by part, *the tensors of the records).
 
         A reentrant checkpoint lets gradients through tensors it returns, not through an object that holds them: hence
-        the record's tensors beside it, for `joined` to put back.
+        the records' tensors beside them, for `joined` to put back.
         """
-        run = self._parallel if self.parallel else self._sequential
-        x, new_state, record = run(x, on_device(context, x.device), state)
-        return x, new_state, record, *(vars(record).values() if record is not None else ())
+        call = Call(on_device(context, x.device), state)
+        x = self._gated(x, call) if hasattr(self, "depth") else self._body(x, call)
+        tensors = [value for record in call.records.values() for value in vars(record).values()]
+        return x, call.kept or None, call.records, *tensors
 
-    def _parallel(self, x, context, state):
-        read, y, new_state, record = self._read(x, "mixer"), 0, None, None
-        if "mixer" in self.present:
-            y, new_state = self.mixer(read, context, state)
-        if "ffn" in self.present:
-            z, record = self.ffn(read, context)
-            y = y + z
-        return self._write(x, y, "mixer"), new_state, record
+    def _gated(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        """The body over the tokens that the gate of a Mixture-of-Depths chooses."""
+        choice = self.depth.choose(x, call.context, call.own("depth"))
+        call.keep("depth", choice.state)
+        if choice.record is not None:
+            call.records["depth"] = choice.record
+        call.context = choice.context
+        return self.depth.restore(x, self._body(choice.x, call), choice)
 
-    def _sequential(self, x, context, state):
-        new_state, record = None, None
-        if "mixer" in self.present:
-            y, new_state = self.mixer(self._read(x, "mixer"), context, state)
-            x = self._write(x, y, "mixer")
-        if "ffn" in self.present:
-            y, record = self.ffn(self._read(x, "ffn"), context)
-            x = self._write(x, y, "ffn")
-        return x, new_state, record
+    def _body(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        if self.parallel:
+            return self._branch(x, "mixer", call, (self._mix, self._feed))
+        for branch in self.branches:
+            x = self._branch(x, branch, call, (self._mix if branch == "mixer" else self._feed,))
+        return x
 
-    def _read(self, x: torch.Tensor, part: str) -> torch.Tensor:
-        """What a branch reads from the stream."""
+    def _mix(self, h: torch.Tensor, call: Call):
+        present = (part for part in ("mixer", "memory") if part in self.present)
+        return reduce(add, [call.run(part, getattr(self, part), h) for part in present] or [0])
+
+    def _feed(self, h: torch.Tensor, call: Call):
+        if "ffn" not in self.present:
+            return 0
+        y, record = self.ffn(h, call.context)
+        if record is not None:
+            call.records["ffn"] = record
+        return y
+
+    def _branch(self, x: torch.Tensor, name: str, call: Call, functions: tuple) -> torch.Tensor:
+        """The residual stream after the sum of `functions` of what they read from it."""
+        hyper = getattr(self, f"{name}_hyper", None)
+        h, link = (x, None) if hyper is None else hyper.read(x)
         if self.position in ("pre", "sandwich"):
-            x = getattr(self, f"{part}_norm")(x)
-        return x.to(self._dtype()) if self.wide_stream else x
-
-    def _write(self, x: torch.Tensor, y: torch.Tensor, part: str) -> torch.Tensor:
-        """The stream after a branch has added `y`."""
+            h = getattr(self, f"{name}_norm")(h)
+        h = self._reshaped(h.to(self._dtype()) if self.wide_stream else h, f"{name}_in", call)
+        y = self._reshaped(reduce(add, [f(h, call) for f in functions]), f"{name}_out", call)
         y = F.dropout(y, self.dropout, self.training).to(x.dtype)
         if self.position == "sandwich":
-            y = getattr(self, f"{part}_post_norm")(y)
+            y = getattr(self, f"{name}_post_norm")(y)
         elif self.position == "post_branch":
-            y = getattr(self, f"{part}_norm")(y)
-        x = x + self.scaling * y
-        return getattr(self, f"{part}_norm")(x) if self.position == "post" else x
+            y = getattr(self, f"{name}_norm")(y)
+        y = self.scaling * y
+        x = x + y if hyper is None else hyper.write(x, y, link)
+        return getattr(self, f"{name}_norm")(x) if self.position == "post" else x
+
+    def _reshaped(self, h: torch.Tensor, name: str, call: Call) -> torch.Tensor:
+        module = getattr(self, name, None)
+        return h if module is None else call.run(name, module, h)
 
     def _dtype(self) -> torch.dtype:
         return next(p.dtype for p in self.parameters() if p.is_floating_point())
 
 
-def joined(record, tensors):
-    """The router record of a layer with the tensors that came back beside it."""
-    return None if record is None else replace(record, **dict(zip(vars(record), tensors, strict=True)))
+STATEFUL = {"mixer", "memory", "depth", "mixer_in", "mixer_out", "ffn_in", "ffn_out"}
+
+
+def joined(records: dict, tensors) -> dict:
+    """The records of a layer with the tensors that came back beside them."""
+    values = iter(tensors)
+    return {name: replace(r, **{field: next(values) for field in vars(r)}) for name, r in records.items()}

@@ -10,9 +10,10 @@ from eulerstack.errors import CompileError
 
 PAYLOAD = {
     "blocks": {
-        "a": {"mixer": {"type": "attention"}, "ffn": {"type": "mlp"}},
-        "b": {"mixer": {"type": "attention"}, "ffn": {"type": "none"}},
-    }
+        "a": {"mixer": {"type": "attention"}, "ffn": {"type": "mlp"}, "residual": {"type": "sequential"}},
+        "b": {"mixer": {"type": "attention"}, "ffn": {"type": "none"}, "residual": {"type": "sequential"}},
+    },
+    "head_type": "causal_lm",
 }
 
 
@@ -24,6 +25,7 @@ def modeling(tmp_path: Path):
         always = {
             "configuration_eulerstack": "",
             "decoder": "from .context import Context\n",
+            "causal_lm": "from .decoder import Decoder\n",
             "context": "import torch\n",
         }
         for name, source in (always | {"mixer_attention": "", "ffn_mlp": ""} | sources).items():
@@ -37,10 +39,40 @@ def test_parts_leave_out_none():
     assert parts(PAYLOAD) == ["ffn_mlp", "mixer_attention"]
 
 
+def test_everything_that_a_payload_names_is_a_part():
+    branches = {"x": {"type": "mamba1"}, "y": {"type": "none"}, "z": {"type": "attention"}}
+    block = {
+        "mixer": {"type": "branched", "branches": branches},
+        "memory": {"type": "retrieval"},
+        "ffn": {"type": "none"},
+        "residual": {"type": "hyper_connection"},
+        "shape_change": {"d_out": 8},
+        "depth_gating": {"capacity": 0.5},
+    }
+    payload = {
+        "blocks": {"a": block},
+        "schedule": [{"type": "plain"}, {"type": "parallel"}, {"type": "integrator"}],
+        "head_type": "causal_lm_mtp",
+        "quantisation": {"dtype": "fp8"},
+    }
+    found = ["depth_gate", "fake_quant", "head_causal_lm_mtp", "memory_retrieval", "mixer_attention", "mixer_branched"]
+    found += ["mixer_mamba1", "residual_hyper_connection", "run_integrator", "run_parallel", "shape_change"]
+    assert parts(payload) == found
+
+
 def test_files_are_the_parts_and_what_they_import(modeling):
     folder = modeling(mixer_attention="from .op_x import x\n", op_x="from .op_y import y\n", op_y="", mixer_mamba1="")
     code = closure(PAYLOAD, "p", folder)
-    names = ["configuration_eulerstack", "context", "decoder", "ffn_mlp", "mixer_attention", "op_x", "op_y"]
+    names = [
+        "causal_lm",
+        "configuration_eulerstack",
+        "context",
+        "decoder",
+        "ffn_mlp",
+        "mixer_attention",
+        "op_x",
+        "op_y",
+    ]
     assert list(code.files) == [f"{name}.py" for name in names]
 
 
@@ -131,8 +163,9 @@ def test_what_may_ship(modeling, source):
 
 
 def test_a_part_without_a_file_is_an_error(modeling):
-    payload = {"blocks": {"a": {"mixer": {"type": "hyena"}, "ffn": {"type": "mlp"}}}}
-    with pytest.raises(CompileError, match=r"no modeling file mixer_hyena\.py"):
+    block = PAYLOAD["blocks"]["a"] | {"mixer": {"type": "fourier"}}
+    payload = PAYLOAD | {"blocks": {"a": block}}
+    with pytest.raises(CompileError, match=r"no modeling file mixer_fourier\.py"):
         closure(payload, "p", modeling())
 
 

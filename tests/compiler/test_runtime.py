@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eulerstack.compiler.runtime import parts, refuse, runtime_config, unbuilt
+from eulerstack.compiler.runtime import refuse, runtime_config, unbuilt
 from eulerstack.errors import CompileError, NormalizationError
 from eulerstack.ir.normalizer import normalize, normalize_to_ir
 from eulerstack.ir.shrink import shrink
@@ -171,13 +171,6 @@ def test_router_logits_are_asked_for_where_a_loss_needs_them(moe, wanted):
     payload = config(layer_templates__block__ffn={"type": "moe", "moe": MOE["moe"] | moe})
     assert payload["output_router_logits"] is wanted
     assert config()["output_router_logits"] is False
-
-
-def test_parts():
-    tree = changed({"layer_templates.block": {"mixer": {"type": "mamba"}, "ffn": {"type": "none"}}})
-    assert parts(normalize_to_ir(tree)) == ["mixer_mamba2"]
-    tree = changed({"layer_templates.block": {"mixer": {"type": "retnet"}, "ffn": MOE}})
-    assert parts(normalize_to_ir(tree)) == ["ffn_moe"]
 
 
 BLOCK = "layer_templates.block"

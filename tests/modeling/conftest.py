@@ -1,6 +1,6 @@
 """Small models for the tests of the modeling code: payloads as the compiler writes them, in the package and exported.
 
-`options/<part>.json` holds small options for each mixer and feed-forward file.
+`options/<part>.json` holds small options for each mixer and feed-forward file, `options/<part>.<variant>.json` others.
 """
 
 import importlib
@@ -12,9 +12,12 @@ import pytest
 import torch
 
 import eulerstack.modeling
-from eulerstack.compiler.closure import auto_map, closure
+from eulerstack.compiler.closure import auto_map, closure, exported
+from eulerstack.compiler.closure import parts as named_parts
 from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
-from eulerstack.modeling.decoder import CausalLM, Decoder
+from eulerstack.modeling.causal_lm import CausalLM
+from eulerstack.modeling.decoder import Decoder
+from eulerstack.modeling.layer import build_part
 
 FOLDER = Path(eulerstack.modeling.__path__[0])
 PRE = {"type": "rmsnorm", "position": "pre", "unit_offset": False, "bias": True}
@@ -30,7 +33,7 @@ def block(mixer="attention", ffn="gated_mlp", *, norm=None, residual=None, ffn_o
     mixer_values = {} if mixer == "none" else options(f"mixer_{mixer}") | mixer_options
     ffn_values = {} if ffn == "none" else options(f"ffn_{ffn}") | (ffn_options or {})
     return {
-        "mixer": {"type": mixer} | mixer_values,
+        "mixer": {"type": mixer.partition(".")[0]} | mixer_values,
         "ffn": {"type": ffn} | ffn_values,
         "norm": PRE | (norm or {}),
         "residual": SEQUENTIAL | (residual or {}),
@@ -78,6 +81,10 @@ def payload(*blocks: dict, pattern=None, **changes) -> dict:
         "embedding_scale": None,
         "blocks": kinds,
         "block_pattern": pattern,
+        "schedule": None,
+        "streams": None,
+        "mtp": None,
+        "quantisation": None,
         "final_norm": {"type": "rmsnorm", "unit_offset": False, "bias": True},
         "head_type": "causal_lm",
         "head_bias": False,
@@ -98,14 +105,22 @@ def payload(*blocks: dict, pattern=None, **changes) -> dict:
 
 def part(name: str) -> type:
     """The class of "mixer_attention", "ffn_mlp", ... from its file."""
+    name = name.partition(".")[0]
     module = importlib.import_module(f"eulerstack.modeling.{name}")
-    return module.Mixer if name.startswith("mixer_") else module.FFN
+    return getattr(module, exported(name))
+
+
+def made(name: str, config, **changes):
+    """The mixer or feed-forward layer of a file, with its small options and `changes`."""
+    role, kind = name.split("_", 1)
+    spec = options(name) | changes
+    inner = {f"{role}_{branch['type']}" for branch in spec.get("branches", {}).values()}
+    return build_part({n: part(n) for n in (name, *inner)}, role, config, 0, spec | {"type": kind})
 
 
 def build(payload: dict, dtype=torch.float32, seed: int = 0):
     """The in-package model of a payload, in evaluation mode."""
-    names = {f"{role}_{b[role]['type']}" for b in payload["blocks"].values() for role in ("mixer", "ffn")}
-    parts = {name: part(name) for name in sorted(names) if not name.endswith("_none")}
+    parts = {name: part(name) for name in named_parts(payload)}
     backbone = type("EulerStackModel", (Decoder,), {"parts": parts})
     entry = type("EulerStackForCausalLM", (CausalLM,), {"parts": parts, "backbone": backbone})
     torch.manual_seed(seed)
@@ -133,6 +148,11 @@ def _block():
 @pytest.fixture(name="payload", scope="session")
 def _payload():
     return payload
+
+
+@pytest.fixture(name="made", scope="session")
+def _made():
+    return made
 
 
 @pytest.fixture(name="build", scope="session")

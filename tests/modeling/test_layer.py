@@ -96,10 +96,10 @@ POSITIONS = ["pre", "post", "sandwich", "post_branch"]
 def test_formula(payload, x, context, position, kind, mixer, ffn):
     m = layer(payload, position, kind, mixer, ffn)
     halves = [(name, getattr(m, name).of) for name in ("mixer", "ffn") if hasattr(m, name)]
-    y, state, record = m(x, context)
+    y, state, records = m(x, context)
     want = (sequential if kind == "sequential" else parallel)(m, x, position, halves)
     assert torch.allclose(y, want, rtol=0, atol=1e-12)
-    assert record is None
+    assert records == {}
     assert (state is None) is (mixer == "none")
 
 

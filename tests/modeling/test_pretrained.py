@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
-from eulerstack.modeling.decoder import CausalLM, Decoder
+from eulerstack.modeling.causal_lm import CausalLM
+from eulerstack.modeling.decoder import Decoder
 from eulerstack.modeling.initial import Constant, Normal, Sampled
 
 
