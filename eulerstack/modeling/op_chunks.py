@@ -34,7 +34,7 @@ class _Chunks(torch.autograd.Function):
     def forward(ctx, rule, chunk, n_inputs, resets, before, *tensors) -> Tensors:
         inputs, params = tensors[:n_inputs], tensors[n_inputs:]
         outputs, befores = [], []
-        with _own_precision(before.device):
+        with own_precision(before.device):
             for now in _slices(inputs[0].shape[1], chunk):
                 befores.append(before)
                 y, before = rule.forward(*_chunk(inputs, resets, now, params), before)
@@ -52,7 +52,7 @@ class _Chunks(torch.autograd.Function):
         slices = _slices(inputs[0].shape[1], ctx.chunk)
         for now, before in zip(reversed(slices), reversed(befores), strict=True):
             chunk = _chunk(inputs, resets, now, params)
-            with _own_precision(dy.device):
+            with own_precision(dy.device):
                 parts, param_parts, dlast = ctx.rule.backward(*chunk, before, dy[:, now], dlast)
             for whole, part in zip(dinputs, parts, strict=True):
                 whole[:, now] = part
@@ -61,7 +61,7 @@ class _Chunks(torch.autograd.Function):
         return None, None, None, None, dlast, *dinputs, *dparams
 
 
-def _own_precision(device: torch.device):
+def own_precision(device: torch.device):
     """No autocast inside: it would run the products of a float32 recurrence in bfloat16."""
     available = torch.amp.is_autocast_available(device.type)
     return torch.autocast(device.type, enabled=False) if available else nullcontext()

@@ -1,0 +1,187 @@
+"""Multi-scale retention against the paper's recurrence written out, and against the authors' own class."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from eulerstack.modeling.context import Context
+from eulerstack.modeling.mixer_retnet import Mixer
+
+B, T, D = 3, 23, 15
+SMALL = {"heads": 6, "kv_heads": 2, "key_dim": 4, "value_dim": 7, "chunkwise": True, "chunk_size": 5, "rope": True}
+EPS = 1e-5
+KEEP = torch.ones(B, T, dtype=torch.bool)
+KEEP[0, :4] = KEEP[1, 19:] = KEEP[2, 3:6] = KEEP[2, 10] = False  # left, right, in the middle
+STARTS = torch.zeros(B, T, dtype=torch.bool)
+STARTS[0, 9] = STARTS[1, 1] = STARTS[1, 2] = STARTS[2, 17] = True
+
+
+def mixer(dtype=torch.float64, *, eps=EPS, positional="rope", theta=100.0, **changes) -> Mixer:
+    torch.manual_seed(0)
+    rope = {"rope_type": "default", "rope_theta": theta}
+    config = SimpleNamespace(hidden_size=D, rms_norm_eps=eps, positional=positional, max_position_embeddings=64)
+    config.rope_parameters = rope if positional == "rope" else None
+    made = Mixer(config, 0, **SMALL | changes)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, 0.0, 0.5)
+    return made.to(dtype)
+
+
+def places(keep, starts) -> torch.Tensor:
+    """The place of each token in its document, counted by hand."""
+    out = torch.zeros(B, T, dtype=torch.long)
+    for b in range(B):
+        n = 0
+        for t in range(T):
+            n = 0 if starts is not None and starts[b, t] else n
+            out[b, t] = n
+            n += 1 if keep is None or keep[b, t] else 0
+    return out
+
+
+def context(keep=None, starts=None, now=slice(None), use_cache=False) -> Context:
+    positions = places(keep, starts)
+    keep, starts = (None if m is None else m[:, now] for m in (keep, starts))
+    return Context(positions[:, now], keep, starts, key_positions=positions, use_cache=use_cache)
+
+
+def tokens(dtype=torch.float64) -> torch.Tensor:
+    torch.manual_seed(1)
+    return torch.randn(B, T, D, dtype=dtype, requires_grad=True)
+
+
+def turned(x, place, theta):
+    """xPos without its magnitude: the pairs (x_i, x_{i + E/2}) as complex numbers, times exp(j place theta^(-2i/E))."""
+    half = x.shape[-1] // 2
+    angle = place * theta ** (-torch.arange(half, dtype=x.dtype) / half)
+    z = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angle), angle)
+    return torch.cat((z.real, z.imag), -1)
+
+
+def row_by_hand(m: Mixer, row, keep, starts, theta):
+    """Sections 2.1 and 2.2 for one sequence, token by token, with one matrix a head."""
+    p, heads, share = dict(m.named_parameters()), m.heads, m.heads // SMALL["kv_heads"]
+    gamma = 1 - 2.0 ** (-5 - torch.arange(heads, dtype=row.dtype))
+    fresh = torch.zeros(heads, m.key_dim, m.value_dim, dtype=row.dtype)
+    outputs, S, place = [], fresh, 0
+    for t, token in enumerate(row):
+        if starts[t]:
+            S, place = fresh, 0
+        if not keep[t]:
+            outputs.append(torch.zeros_like(token))
+            continue
+        q, k, v, g = (p[f"{name}_proj.weight"] @ token for name in "qkvg")
+        q, k = q.view(heads, -1), (k / math.sqrt(m.key_dim)).view(-1, m.key_dim).repeat_interleave(share, 0)
+        if m.rope:
+            q, k = turned(q, place, theta), turned(k, place, theta)
+        v = v.view(-1, m.value_dim).repeat_interleave(share, 0)
+        S = gamma[:, None, None] * S + k[..., None] * v[:, None]
+        y = (q[..., None] * S).sum(1)
+        y = y / (y.square().mean(-1, keepdim=True) + EPS).sqrt()
+        outputs.append(p["out_proj.weight"] @ (F.silu(g) * y.flatten()))
+        place += 1
+    return torch.stack(outputs)
+
+
+def by_hand(m, x, keep, starts, theta=100.0):
+    keep, starts = keep if keep is not None else torch.ones(B, T), starts if starts is not None else torch.zeros(B, T)
+    return torch.stack([row_by_hand(m, *rows, theta) for rows in zip(x, keep, starts, strict=True)])
+
+
+@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
+@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
+@pytest.mark.parametrize("changes", [{}, {"chunkwise": False}, {"rope": False, "chunk_size": 64}])
+def test_outputs_and_all_gradients_are_those_of_the_paper(changes, keep, starts):
+    m, x = mixer(**changes), tokens()
+    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
+    got, want = m(x, context(keep, starts), None)[0] * real, by_hand(m, x, keep, starts) * real
+    torch.testing.assert_close(got, want)
+    up, leaves = torch.randn_like(want), [x, *m.parameters()]
+    torch.testing.assert_close(*(torch.autograd.grad(y, leaves, up) for y in (got, want)))
+
+
+@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
+@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
+@pytest.mark.parametrize("cuts", [[9, 1, 13], [1] * T], ids=["chunks", "steps"])
+def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, keep, starts):
+    m, x = mixer(), tokens().detach()
+    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
+    want, last = m(x, context(keep, starts, use_cache=True), None)
+    outputs, state, t = [], None, 0
+    for n in cuts:
+        now = slice(t, t + n)
+        old = None if state is None else {k: v.clone() for k, v in state.items()}
+        y, new = m(x[:, now], context(keep, starts, now, use_cache=True), state)
+        assert old is None or all(torch.equal(old[k], state[k]) for k in old)
+        outputs.append(y)
+        state, t = new, t + n
+    torch.testing.assert_close(torch.cat(outputs, 1) * real, want * real)
+    torch.testing.assert_close(state, last)
+
+
+def test_the_rotation_is_the_models_or_a_plain_one():
+    x = tokens()
+    for made, theta in ((mixer(theta=7.0), 7.0), (mixer(positional="none"), 10000.0)):
+        torch.testing.assert_close(made(x, context(), None)[0], by_hand(made, x, None, None, theta))
+
+
+def test_state_is_returned_only_when_asked_for_and_in_the_promised_shape():
+    m, x = mixer(torch.bfloat16), tokens(torch.bfloat16)
+    assert m(x, context(), None)[1] is None
+    y, state = m(x, context(use_cache=True), None)
+    assert y.dtype == torch.bfloat16
+    assert {k: (v.shape, v.dtype) for k, v in state.items()} == {"retention": ((B, 6, 4, 7), torch.float32)}
+
+
+def test_the_decay_of_a_late_head_is_not_rounded_away():
+    log_decay = mixer(heads=40, kv_heads=1)._log_decay(torch.zeros((), dtype=torch.float32))
+    want = torch.log1p(-torch.pow(2.0, torch.arange(-5, -45, -1, dtype=torch.float64)))
+    torch.testing.assert_close(log_decay.double(), want, rtol=1e-6, atol=0)
+    assert (log_decay < 0).all()
+
+
+def interleaved(weight, heads: int):
+    """The rows of q and k as the authors' code has them: the two channels of a pair are neighbours."""
+    halves = weight.view(heads, 2, -1, weight.shape[-1])
+    return halves.transpose(1, 2).reshape_as(weight)
+
+
+def authors(m: Mixer):
+    """The authors' class with the weights of `m`, and its angles and decays for T tokens."""
+    retention = pytest.importorskip(
+        "torchscale.component.multiscale_retention",
+        reason="torchscale, the authors' package, is not installed; the loops above are the proof without it",
+    )
+    args = SimpleNamespace(multiway=False, layernorm_eps=m.config.rms_norm_eps)
+    theirs = retention.MultiScaleRetention(args, D + 1, m.heads * m.value_dim, m.heads).double()
+    theirs.load_state_dict(
+        {name: interleaved(weight, m.heads) if name[0] in "qk" else weight for name, weight in m.state_dict().items()}
+    )
+    angle = (100.0 ** (-torch.arange(m.key_dim // 2, dtype=torch.float64) * 2 / m.key_dim)).repeat_interleave(2)
+    angles = torch.arange(T)[:, None] * angle
+    return theirs, angles, 1 - 2.0 ** (-5 - torch.arange(m.heads, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("form", ["parallel", "recurrent"])
+def test_same_weights_same_outputs_as_torchscale(form):
+    """A tiny eps: the authors' three scale factors, which the norm undoes, weigh on eps."""
+    torch.manual_seed(0)
+    config = SimpleNamespace(hidden_size=D + 1, rms_norm_eps=1e-13, positional="rope", max_position_embeddings=64)
+    config.rope_parameters = {"rope_type": "default", "rope_theta": 100.0}
+    m = Mixer(config, 0, **SMALL | {"heads": 4, "kv_heads": 4}).double()
+    theirs, angles, decay = authors(m)
+    x = torch.randn(B, T, D + 1, dtype=torch.float64)
+    got = m(x, context(), None)[0]
+    if form == "parallel":
+        distance = torch.arange(T)[:, None] - torch.arange(T)
+        mask = torch.where(distance >= 0, decay[:, None, None] ** distance.clamp(min=0), 0.0)
+        mask = mask / mask.sum(-1, keepdim=True).sqrt()
+        want = theirs(x, ((angles.sin(), angles.cos()), mask))
+    else:
+        state: dict = {}
+        steps = [((a.sin(), a.cos()), decay) for a in angles]
+        want = torch.cat([theirs(x[:, t : t + 1], at, incremental_state=state) for t, at in enumerate(steps)], 1)
+    assert (got - want).abs().max() < 1e-6 * want.std()
