@@ -1,6 +1,6 @@
 """Softmax attention over projected heads: what the attention mixers share.
 
-B batch, T queries, K keys held, H query heads, G key-value heads, D head dim, M model width.
+B batch, T queries, K keys held, H query heads, G key-value heads, D width of a head of q and k, V of v, M model width.
 """
 
 import torch
@@ -9,13 +9,15 @@ from torch.nn import functional as F
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .context import Context
+from .initial import Init, Rule
 from .norm import RMSNorm
 from .op_mask import Window, attention_mask, keys_of
 from .op_rope import rotary, rotate
+from .op_sinks import joint_sink, new_sinks, share_of_keys, with_sink_key
 
 
 class SoftmaxAttention(nn.Module):
-    """softmax(scale q k^T + mask) v per head, then `o_proj`. A subclass makes q, k and v in `project`.
+    """softmax(scale q k^T + mask) v per head. A subclass makes q, k and v, and `o_proj` of what `attend` returns.
 
     The names of the attributes are those that attention kernels registered with transformers read.
     """
@@ -30,14 +32,13 @@ class SoftmaxAttention(nn.Module):
         n_heads: int,
         n_kv_heads: int,
         head_dim: int,
-        o_bias: bool,
         attn_drop: float,
         window: int | None,
         window_mode: str,
         window_dilation: int,
-        qk_norm: str | None,
         logit_softcap: float | None,
         scale: float,
+        attention_sinks: dict | None,
     ):
         super().__init__()
         self.config, self.layer_idx = config, layer_idx
@@ -48,44 +49,47 @@ class SoftmaxAttention(nn.Module):
         self.sliding_window = window if self.window.mode == "standard" else None
         self.alibi_heads = n_heads if config.positional == "alibi" else 0
         self.croppable = self.window.reach is None
-        self.o_proj = nn.Linear(n_heads * head_dim, config.hidden_size, bias=o_bias)
-        self.o_proj.to_residual = True
-        self.per_head_norm = qk_norm == "rmsnorm"
-        if qk_norm not in (None, "none"):
-            widths = (head_dim, head_dim) if self.per_head_norm else (n_heads * head_dim, n_kv_heads * head_dim)
-            self.q_norm, self.k_norm = (RMSNorm(width, config.rms_norm_eps) for width in widths)
+        self.attention_sinks = attention_sinks
+        self.sinks = new_sinks(n_heads, attention_sinks)
 
-    def project(self, x: torch.Tensor, context: Context, state: dict | None):
-        """`x` [B, T, M] -> q [B, T, H, D], k and v [B, K, G, D], and what to keep of the K keys, or None."""
-        raise NotImplementedError
+    def initial(self, init: Init) -> dict[str, Rule]:
+        return {} if self.sinks is None else {"sinks": init.table()}
 
-    def forward(self, x: torch.Tensor, context: Context, state: dict[str, torch.Tensor] | None = None):
-        """[B, T, M] -> (y [B, T, M], new state or None)."""
-        q, k, v, state = self.project(x, context, state)
-        kernel, mask, hints = self._kernel(context, q.dtype)
-        if hasattr(ALL_ATTENTION_FUNCTIONS, "get_interface"):
-            attend = ALL_ATTENTION_FUNCTIONS.get_interface(kernel, eager_attention)
+    def attend(self, q, k, v, context: Context, *, plain: bool = False, mask=None) -> torch.Tensor:
+        """q [B, T, H, D], k [B, K, G, D], v [B, K, G, V] -> [B, T, H, V]; `plain` asks for the plain path.
+
+        `mask`, bool or additive, [B or 1, 1 or H, T, K], says what is seen instead of causality and the window.
+        """
+        known = self._kernel(context, q.dtype, plain) if mask is None else self._masked(mask, q.dtype, plain)
+        kernel, mask, hints = known
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        sink = None if self.attention_sinks is None else joint_sink(self.sinks, self.attention_sinks, q)
+        t, width = q.shape[2], v.shape[-1]
+        if kernel == "eager":
+            hints = hints | {"sink": sink}
         else:
-            attend = ALL_ATTENTION_FUNCTIONS.get(kernel, eager_attention)
-        y, _ = attend(
+            q, k, v = _of_one_width(q, k, v)
+            if sink is not None:
+                q, k, v, mask = with_sink_key(q, k, v, mask, sink, self.scaling)
+        y, _ = _function(kernel)(
             self,
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
+            q,
+            k,
+            v,
             mask,
             dropout=self.attn_drop if self.training else 0.0,
             scaling=self.scaling,
             **context.extra | hints,
         )
-        return self.o_proj(y.flatten(2)), state
+        return y[:, y.shape[1] - t :, :, :width]
 
-    def _kernel(self, context: Context, dtype: torch.dtype) -> tuple[str, torch.Tensor | None, dict]:
+    def _kernel(self, context: Context, dtype: torch.dtype, plain: bool) -> tuple[str, torch.Tensor | None, dict]:
         """The kernel that can do what this layer asks for in this call, its mask, and its own keywords.
 
         The plain path does everything; torch's lacks the cap; a registered one is trusted with causality, a window, a
-        cap and, in a single row, documents, which it is told by name, and with nothing that needs a mask.
+        cap and, in a single row, documents, which it is told by name, and with nothing that needs a mask or a sink.
         """
-        name = self.config._attn_implementation or "eager"
+        name = "eager" if plain else self.config._attn_implementation or "eager"
         if name == "sdpa" and self.logit_softcap is None:
             return name, attention_mask(context, self.window, self.alibi_heads, dtype), {}
         if name not in ("eager", "sdpa") and self._describable(context):
@@ -94,19 +98,17 @@ class SoftmaxAttention(nn.Module):
         wide = torch.promote_types(dtype, torch.float32)
         return "eager", attention_mask(context, self.window, self.alibi_heads, wide), {}
 
+    def _masked(self, mask: torch.Tensor, dtype: torch.dtype, plain: bool) -> tuple[str, torch.Tensor, dict]:
+        """As `_kernel`, with a mask that is given."""
+        fast = not plain and self.config._attn_implementation == "sdpa" and self.logit_softcap is None
+        return ("sdpa", mask if mask.dtype == torch.bool else mask.to(dtype), {}) if fast else ("eager", mask, {})
+
     def _describable(self, context: Context) -> bool:
         b, t = context.positions.shape
         one_document = context.key_documents is None
         aligned = context.past == 0 or (t == 1 and one_document)
-        by_name = not self.alibi_heads and self.window.mode == "standard"
+        by_name = not self.alibi_heads and self.window.mode == "standard" and self.attention_sinks is None
         return by_name and aligned and context.key_keep is None and (one_document or b == 1)
-
-    def normed(self, x: torch.Tensor, which: str) -> torch.Tensor:
-        """q or k `x` [B, T, H, D] after `q_norm` or `k_norm`, over each head or over all heads at once."""
-        norm = getattr(self, which, None)
-        if norm is None:
-            return x
-        return norm(x) if self.per_head_norm else norm(x.flatten(2)).view_as(x)
 
     def rotated(self, x: torch.Tensor, context: Context, *, held: bool) -> torch.Tensor:
         """`x` [B, T, H, D] turned to the places of the call, or with `held` of all the keys the layer holds."""
@@ -117,13 +119,50 @@ class SoftmaxAttention(nn.Module):
         return rotate(x, *rotary(self.config, context, positions, self.head_dim, x.dtype, name))
 
 
-def eager_attention(module, query, key, value, attention_mask, *, dropout: float, scaling: float, **_):
-    """query [B, H, T, D], key and value [B, G, K, D] -> ([B, T, H, D], None); scores and softmax in float32 or wider.
+class NormOverHeads(RMSNorm):
+    """Over all heads of `x` [B, T, H, D] at once, where `d` is H D."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.flatten(2)).view_as(x)
+
+
+def head_norm(qk_norm: str, n_heads: int, head_dim: int, eps: float) -> nn.Module:
+    """The norm of q or k [B, T, H, D]: `qk_norm` none | rmsnorm (each head by itself) | rmsnorm_full."""
+    if qk_norm == "none":
+        return nn.Identity()
+    return RMSNorm(head_dim, eps) if qk_norm == "rmsnorm" else NormOverHeads(n_heads * head_dim, eps)
+
+
+def output_projection(config, width: int, bias: bool) -> nn.Linear:
+    """From all heads, `width` numbers, to the residual stream."""
+    projection = nn.Linear(width, config.hidden_size, bias=bias)
+    projection.to_residual = True
+    return projection
+
+
+def _function(kernel: str):
+    """The attention function of transformers' registry under this name, or the plain one."""
+    if hasattr(ALL_ATTENTION_FUNCTIONS, "get_interface"):
+        return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, eager_attention)
+    return ALL_ATTENTION_FUNCTIONS.get(kernel, eager_attention)
+
+
+def _of_one_width(*heads: torch.Tensor) -> list[torch.Tensor]:
+    """Zeros after the narrower of q, k, v [B, H, T, D], which change nothing: torch's fast kernel wants one width."""
+    width = max(t.shape[-1] for t in heads)
+    return [t if t.shape[-1] == width else F.pad(t, (0, width - t.shape[-1])) for t in heads]
+
+
+def eager_attention(module, query, key, value, attention_mask, *, dropout: float, scaling: float, sink=None, **_):
+    """query [B, H, T, D], key [B, G, K, D], value [B, G, K, V] -> ([B, T, H, V], None); scores and softmax in float32
+    or wider. A head's `sink` [H] takes its share of the softmax.
 
     `attention_mask` is bool or additive, [B or 1, 1 or H, T, K]; None is causal, the last query at the last key.
     """
-    key, value = (t.repeat_interleave(module.num_key_value_groups, 1) for t in (key, value))
-    scores = (query @ key.transpose(-1, -2)).to(torch.promote_types(query.dtype, torch.float32)) * scaling
+    heads = query.shape[1]
+    query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # [B, G, H/G T, D]: a group's queries share its keys
+    scores = _by_head(query @ key.transpose(-1, -2), heads)
+    scores = scores.to(torch.promote_types(query.dtype, torch.float32)) * scaling
     if module.logit_softcap is not None:
         scores = module.logit_softcap * torch.tanh(scores / module.logit_softcap)
     if attention_mask is None:
@@ -134,5 +173,13 @@ def eager_attention(module, query, key, value, attention_mask, *, dropout: float
         scores = scores.masked_fill(~attention_mask, -torch.inf)
     else:
         scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(-1), dropout, module.training)
-    return (weights.to(value.dtype) @ value).transpose(1, 2), None
+    weights = F.dropout(scores.softmax(-1), dropout, module.training).to(value.dtype)
+    y = _by_head(weights.unflatten(1, (key.shape[1], -1)).flatten(2, 3) @ value, heads)
+    if sink is not None:
+        y = y * share_of_keys(scores, sink).to(y.dtype)
+    return y.transpose(1, 2), None
+
+
+def _by_head(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """[B, G, H/G T, N] -> [B, H, T, N]."""
+    return x.unflatten(2, (heads // x.shape[1], -1)).flatten(1, 2)

@@ -12,26 +12,33 @@ import torch
 from .context import Context
 
 
-def rotary(config, context: Context, positions: torch.Tensor, head_dim: int, dtype: torch.dtype, name: str):
-    """cos and sin [B, T, R / 2] in `dtype` for `positions` [B, T]; remembered under `name` for the other layers."""
-    key = ("rotary", name, head_dim, dtype)
+def rotary(
+    config, context: Context, positions: torch.Tensor, head_dim: int, dtype: torch.dtype, name, *, whole: bool = False
+):
+    """cos and sin [B, T, R / 2] in `dtype` for `positions` [B, T]; remembered under `name` for the other layers.
+
+    With `whole` all of `head_dim` rotates, whatever the model's share of a head is.
+    """
+    key = ("rotary", name, head_dim, dtype, whole)
     if key not in context.memo:
         wide = torch.promote_types(dtype, torch.float32)
-        frequencies, factor = inverse_frequencies(config, head_dim, context.key_positions.max() + 1, wide)
+        frequencies, factor = inverse_frequencies(config, head_dim, context.key_positions.max() + 1, wide, whole=whole)
         angles = positions[..., None].to(wide) * frequencies.to(positions.device)
         context.memo[key] = ((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype))
     return context.memo[key]
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate the pairs (x_i, x_{i + R/2}) of the first R features of `x` [B, T, H, D]."""
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, start: int = 0) -> torch.Tensor:
+    """Rotate the pairs (x_i, x_{i + R/2}) of the R features of `x` [B, T, H, D] from `start` on."""
     half = cos.shape[-1]
     cos, sin = cos[:, :, None], sin[:, :, None]
-    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+    still, a, b, rest = x.split((start, half, half, x.shape[-1] - start - 2 * half), -1)
+    return torch.cat((still, a * cos - b * sin, b * cos + a * sin, rest), -1)
 
 
-def inverse_frequencies(config, head_dim: int, length: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
+def inverse_frequencies(
+    config, head_dim: int, length: torch.Tensor, dtype: torch.dtype, *, whole: bool = False
+) -> tuple[torch.Tensor, float]:
     """Angle per position of each pair, [R / 2] in radians, and the factor on cos and sin (1 but for yarn).
 
     `length` is the number of places in use; only `dynamic` looks at it. Raises ValueError for an unknown `rope_type`.
@@ -39,7 +46,7 @@ def inverse_frequencies(config, head_dim: int, length: torch.Tensor, dtype: torc
     rope = config.rope_parameters
     if rope["rope_type"] not in _SCALINGS:
         raise ValueError(f"unknown rope_type {rope['rope_type']!r}; one of {', '.join(sorted(_SCALINGS))}")
-    dim = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+    dim = head_dim if whole else int(head_dim * rope.get("partial_rotary_factor", 1.0))
     exponents = torch.arange(0, dim, 2, dtype=dtype, device=length.device) / dim
     return _SCALINGS[rope["rope_type"]](rope, exponents, dim, config.max_position_embeddings, length)
 
@@ -78,17 +85,24 @@ def _yarn(rope, exponents, dim, trained, length):
     return fast / factor * ramp + fast * (1 - ramp), _yarn_temperature(rope, factor)
 
 
+def _magnitude(factor: float, scale: float = 1.0) -> float:
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
 def _yarn_temperature(rope, factor: float) -> float:
     """The factor on cos and sin (Peng et al. 2023, equation 22), as DeepSeek's `mscale` fields refine it."""
-
-    def magnitude(scale: float = 1.0) -> float:
-        return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
-
     if rope.get("attention_factor") is not None:
         return rope["attention_factor"]
     if rope.get("mscale") and rope.get("mscale_all_dim"):
-        return magnitude(rope["mscale"]) / magnitude(rope["mscale_all_dim"])
-    return magnitude()
+        return _magnitude(factor, rope["mscale"]) / _magnitude(factor, rope["mscale_all_dim"])
+    return _magnitude(factor)
+
+
+def scale_of_decoupled_heads(config) -> float:
+    """The factor on the softmax scale of heads of which a part rotates: what yarn's `mscale_all_dim` gives the whole
+    head, squared for q and k (DeepSeek-V2's reference code, `softmax_scale`); 1 without it."""
+    rope = config.rope_parameters if config.positional == "rope" else {}
+    return _magnitude(rope["factor"], rope["mscale_all_dim"]) ** 2 if rope.get("mscale_all_dim") else 1.0
 
 
 def _llama3(rope, exponents, dim, trained, length):

@@ -82,6 +82,40 @@ def test_the_cache_holds_the_latent_alone(build, payload, block, positional, win
     assert (torch.cat(out, 1) - full[:, 7:12]).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize(
+    ("positional", "qk_norm", "absorbs"),
+    [("none", "none", True), ("alibi", "none", True), ("rope", "none", False), ("none", "rmsnorm", False)],
+)
+def test_a_step_absorbs_where_keys_are_neither_turned_nor_normed(build, payload, block, positional, qk_norm, absorbs):
+    model, taken = made(build, payload, block, positional, qk_norm=qk_norm), []
+    mixer = model.model.layers[0].mixer
+    absorbed = mixer.attend_absorbed
+    mixer.attend_absorbed = lambda *args: (taken.append(1), absorbed(*args))[1]
+    ids = torch.randint(2, 67, (3, T), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        full = model(ids, use_cache=False).logits
+        past = model(ids[:, :9], use_cache=True).past_key_values
+        last = model(ids[:, 9:], past_key_values=past, use_cache=True)
+        step = model(ids[:, :1], past_key_values=last.past_key_values, use_cache=True).logits
+    assert bool(taken) is absorbs
+    assert (last.logits - full[:, 9:]).abs().max() < 1e-12
+    again = model(torch.cat((ids, ids[:, :1]), 1), use_cache=False).logits[:, -1:]
+    assert (step - again).abs().max() < 1e-12
+
+
+def test_both_orders_have_the_same_gradients(build, payload, block, x):
+    model, out = made(build, payload, block, "none", qk_norm="none", window=6), []
+    mixer = model.model.layers[0].mixer
+    for absorbed in (False, True):
+        mixer.absorbing_is_cheaper = lambda t, k, absorbed=absorbed: absorbed
+        model.zero_grad()
+        logits = model(inputs_embeds=x, use_cache=False).logits
+        logits.sin().sum().backward()
+        out.append([logits, *(p.grad.clone() for p in mixer.parameters())])
+    for expanded, absorbed in zip(*out, strict=True):
+        assert (expanded - absorbed).abs().max() < 1e-11 * expanded.abs().max()
+
+
 def test_names_of_the_parameters(build, payload, block):
     names = {n for n, _ in made(build, payload, block, "rope", qkv_bias=True).model.layers[0].mixer.named_parameters()}
     assert names == {
