@@ -1,18 +1,31 @@
-"""`eulerstack schema`: the JSON Schema of a preset, for editors."""
+"""`eulerstack schema`: the JSON Schema of a preset, for editors, and the tables of its reference."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 
 @click.command("schema")
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON Schema (draft 2020-12).")
-def command(as_json: bool) -> None:
-    """Print the language: its keys by block, or the JSON Schema."""
+@click.option(
+    "--tables",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Print this Markdown file with its tables of keys as they are now.",
+)
+def command(as_json: bool, tables: Path | None) -> None:
+    """Print the language: its keys by block, the JSON Schema, or tables for a reference."""
     from eulerstack.language.schema_json import json_schema
 
+    if as_json and tables:
+        raise click.UsageError("give one of --json, --tables")
     schema = json_schema()
+    if tables is not None:
+        from eulerstack.language.tables import rewritten
+
+        click.echo(rewritten(tables.read_text(encoding="utf-8"), schema), nl=False)
+        return
     if as_json:
         click.echo(json.dumps(schema, indent=1, sort_keys=True))
         return

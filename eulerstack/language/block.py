@@ -55,14 +55,9 @@ Shape = tuple[int, ...]
 
 
 class Part(Protocol):
-    """What every mixer block states about itself; an FFN states all but cache and state, and `buffers` and `idle` too.
-
-    A block without `unbuilt` has no modeling code yet, and states no arithmetic either.
-    """
+    """What every mixer, FFN and memory block states about itself."""
 
     type: str
-    # The addresses inside the block of options in use that no modeling code builds yet. A property where it varies.
-    unbuilt: ClassVar[tuple[tuple[str, ...], ...]]
     # What a mixer keeps between tokens: of "kv_cache" and "ssm_state". A branched mixer says it per instance.
     keeps: ClassVar[tuple[str, ...]]
 
@@ -98,9 +93,8 @@ class Part(Protocol):
 
 
 class Plain:
-    """The answers of a part with little to say: all of it is built, nothing contradicts, is kept or lies idle."""
+    """The answers of a part with little to say: nothing contradicts, is kept or lies idle."""
 
-    unbuilt: ClassVar[tuple[tuple[str, ...], ...]] = ()
     keeps: ClassVar[tuple[str, ...]] = ()
 
     def breaches(self, spec: Any) -> Iterator[Breach]:

@@ -28,17 +28,104 @@ def moe(experts, top_k, **options):
     }
 
 
-def layers(*templates):
-    """The keys of a model of these layers."""
+def layers(*templates, schedule=None):
+    """The keys of a model of these layers, one after the other or by `schedule`."""
     named = {f"t{i}": template for i, template in enumerate(templates)}
-    return {"layer_templates": named, "layer_schedule": [{"template": name} for name in named]}
+    return {"layer_templates": named, "layer_schedule": schedule or [{"template": name} for name in named]}
+
+
+def mixer(kind, ffn=NOTHING, block=None, **options):
+    """A template of one mixer; `block` names its block of options, its type by default."""
+    return {"mixer": {"type": kind} | ({block or kind: options} if options else {}), "ffn": ffn}
+
+
+def streams(merge, *names):
+    """A schedule of one entry: streams of a layer of each template."""
+    parallel = [{"stream": f"s{i}", "body": [{"template": name}]} for i, name in enumerate(names)]
+    return [{"parallel": parallel, "merge": merge}]
+
+
+def integrator(kind, body, steps=2, **options):
+    return {"integrator": {"type": kind, "steps": steps, "body": body} | options}
 
 
 MAMBA1 = {"variant": "mamba1", "d_state": 5}
 MAMBA2 = {"d_state": 5, "head_dim": 8}
 POST = {"norm": {"type": "layernorm", "position": "post"}}
 FFN_ONLY = {"mixer": NOTHING, "ffn": {"type": "mlp", "activation": "relu2", "bias": True}}
+TTT = mixer("ttt_layer", block="ttt", mini_batch=5, inner_model={"type": "linear"})
+RETNET = mixer("retnet", chunk_size=7)
+HYENA = mixer("hyena", filter_hidden=6, depth=3)
+BRANCHES = {"near": {"type": "attention", "attention": {"window": 4}}, "far": {"type": "mamba", "mamba": MAMBA2}}
+BRANCHED = mixer("branched", branches=BRANCHES, selector={"type": "top_k"})
+HYPER = {"residual": {"type": "hyper_connection", "hyper": {"expand": 3}}}
+WRITTEN = {"update_at_inference": True, "params": {"hidden": 5}}
+NEURAL, DELTA, LOOKUP = ({"type": kind} | WRITTEN for kind in ("neural_memory", "associative", "retrieval"))
+CSA = {"type": "csa", "m_block": 4, "top_k_blocks": 2, "pool": "softmax_gated"}
+CSA |= {"indexer": {"arch": "relu_mha", "n_heads": 2, "d_per_head": 4}}
 EXTREMES = {
+    "all recurrent": layers(mamba(**MAMBA1), mamba(**MAMBA2), RETNET, TTT, HYENA) | {"embedding.positional": "none"},
+    "all attention": layers(
+        attention(attention_sinks={"n_per_head": 2}),
+        attention(latent_dim=8, q_latent_dim=9, qk_rope_dim=4, qk_nope_dim=5, v_head_dim=7),
+        attention(compression=CSA, window=5),
+        attention(compression={"type": "hca", "m_block": 3}),
+    ),
+    "every mixer and memory in hyper-connections": layers(
+        *(
+            template | HYPER
+            for template in (PLAIN | {"memory": NEURAL}, TTT, RETNET | {"memory": LOOKUP}, HYENA, BRANCHED)
+        )
+    ),
+    "hyper-connections with experts": layers(moe(4, 2) | HYPER, PLAIN | HYPER),
+    "hyper-connections in streams and integrators": layers(
+        PLAIN | HYPER,
+        mamba(**MAMBA2) | HYPER,
+        schedule=[
+            *streams({"type": "gated"}, "t0", "t1"),
+            *streams({"type": "cross_attn", "from": "s1", "to": "s0"}, "t0", "t1"),
+            integrator("ode_euler", "t1"),
+        ],
+    ),
+    "memories inside integrators": layers(
+        PLAIN | {"memory": NEURAL},
+        mamba(**MAMBA2) | {"memory": DELTA},
+        {"mixer": NOTHING, "ffn": {"type": "mlp"}, "memory": LOOKUP},
+        schedule=[
+            integrator("ode_rk4", "t0", steps=1),
+            integrator("discrete", "t1", output="hidden"),
+            integrator("ode_euler", "t2", output="hidden"),
+        ],
+    ),
+    "branches inside a stream": layers(
+        BRANCHED, PLAIN, schedule=[*streams({"type": "concat"}, "t0", "t1", "t0"), {"template": "t1"}]
+    ),
+    "gates over everything": layers(
+        PLAIN | {"memory": DELTA, "shape_change": {"d_out": 8, "projection": "conv1d"}},
+        moe(4, 2) | {"residual": {"type": "sequential"}},
+        TTT,
+        schedule=[
+            {"template": name, "depth_gating": {"capacity": 0.5, "router": router}}
+            for name, router in (("t0", "top_k"), ("t1", "learned_gate"), ("t2", "top_k"))
+        ],
+    ),
+    "other widths inside": layers(
+        PLAIN | {"shape_change": {"d_out": 6}},
+        mamba(**MAMBA2) | {"shape_change": {"d_out": 48, "projection": "mlp"}},
+        PLAIN | {"shape_change": {"d_out": 9, "projection": "conv1d"}},
+    ),
+    "one width inside both halves": layers(
+        PLAIN
+        | {"shape_change": {"d_out": 9, "projection": "conv1d"}, "residual": {"type": "parallel"}, "memory": DELTA},
+    ),
+    "extra heads over a hybrid": layers(PLAIN, mamba(**MAMBA2), moe(3, 1))
+    | {"head": {"type": "causal_lm_mtp", "mtp": {"n_predict": 2, "head_template": "t2", "head_layers": 2}}},
+    "quantised weights": layers(PLAIN, moe(3, 1))
+    | {"compatibility.quant_aware_training": {"enabled": True, "dtype": "fp8"}},
+    "experts by hash and by group": layers(
+        moe(4, 2, routing={"type": "hash", "hash_salt": 3}),
+        moe(8, 2, balance={"groups": 4, "group_limit": 2, "sequence_aux_coef": 0.1}),
+    ),
     "one layer": layers(PLAIN),
     "all mamba1": layers(*[mamba(**MAMBA1)] * 3) | {"embedding.positional": "none"},
     "every layer another": layers(
@@ -112,4 +199,16 @@ def test_an_extreme_works(name, size, preset):
             past = out.past_key_values
             steps.append(out.logits)
     assert whole.std() > 1e-3
-    assert torch.cat(steps, 1).allclose(whole, rtol=0, atol=1e-9 * float(whole.abs().max()))
+    exact = {"rtol": 0, "atol": 1e-9 * float(whole.abs().max())}
+    assert torch.cat(steps, 1).allclose(whole, **exact)
+
+    with torch.no_grad():
+        alone = model(input_ids=ids[:1, :15]).logits
+        padded = torch.cat((ids.new_full((1, 4), 3), ids[:1, :15], ids.new_full((1, 2), 3)), 1)
+        mask = torch.tensor([[0] * 4 + [1] * 15 + [0] * 2])
+        assert model(input_ids=padded, attention_mask=mask).logits[:, 4:19].allclose(alone, **exact)
+        packed = torch.cat((ids[:1, :15], ids[1:, :9]), 1)
+        places = torch.cat((torch.arange(15), torch.arange(9)))[None]
+        together = model(input_ids=packed, position_ids=places).logits
+        apart = torch.cat((alone, model(input_ids=ids[1:, :9]).logits), 1)
+        assert together.allclose(apart, **exact)
