@@ -13,7 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from eulerstack.language import ffns, mixers
-from eulerstack.language.block import NonNegativeInt, PositiveFloat, PositiveInt, block
+from eulerstack.language.block import block
+from eulerstack.language.memory import Memory
+from eulerstack.language.residual import Residual
+from eulerstack.language.shape_change import ShapeChange
 
 RESERVED_MIXERS = ("gated_deltanet", "gla", "rwkv7", "lightning")
 
@@ -52,24 +55,6 @@ class Norm:
 
 
 @block
-class Hyper:
-    """Hyper-connections: several residual streams and their mixing."""
-
-    expand: PositiveInt = Field(description="number of streams")
-    mixing: Literal["birkhoff", "unconstrained", "learned_lowrank"] = "birkhoff"
-    sinkhorn_iters: NonNegativeInt = 3
-
-
-@block
-class Residual:
-    """How branches join the residual stream."""
-
-    type: Literal["sequential", "parallel", "hyper_connection"] = Field("sequential", description="how branches join")
-    scaling: PositiveFloat = Field(1.0, description="factor on every branch")
-    hyper: Hyper | None = Field(None, description="hyper_connection only")
-
-
-@block
 class State:
     """A declaration that is checked against the mixer."""
 
@@ -78,42 +63,16 @@ class State:
 
 
 @block
-class MemoryParams:
-    """Size of a memory."""
-
-    hidden: PositiveInt = 2048
-
-
-@block
-class Memory:
-    """A memory beside the mixer."""
-
-    type: Literal["neural_memory", "associative", "retrieval"]
-    update_at_inference: bool = False
-    params: MemoryParams = MemoryParams()
-    inner_lr: PositiveFloat = 1e-3
-    persistence: Literal["per_query", "session", "persistent"] = "session"
-
-
-@block
-class ShapeChange:
-    """An inner width other than d_model."""
-
-    d_out: PositiveInt
-    projection: Literal["linear", "conv1d", "mlp"] = "linear"
-
-
-@block
 class Template:
     """One kind of layer."""
 
-    mixer: Mixer
-    ffn: Ffn
-    norm: Norm = Norm()
-    residual: Residual = Residual()
-    state: State | None = None
-    memory: Memory | None = None
-    shape_change: ShapeChange | None = None
+    mixer: Mixer = Field(description="mixes tokens")
+    ffn: Ffn = Field(description="mixes channels")
+    norm: Norm = Field(Norm(), description="which norm, where")
+    residual: Residual = Field(Residual(), description="how branches join")
+    state: State | None = Field(None, description="a declaration, checked")
+    memory: Memory | None = Field(None, description="a memory beside the mixer")
+    shape_change: ShapeChange | None = Field(None, description="an inner width")
 
 
 def state_of(mixer: Any) -> State:
