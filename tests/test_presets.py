@@ -5,12 +5,14 @@ import pytest
 from eulerstack.compiler.judge import judge
 from eulerstack.compiler.runtime import runtime_config
 from eulerstack.export.build import build_on_meta
-from eulerstack.ir.costs import buffers, costs, parameters
+from eulerstack.ir.costs import costs
 from eulerstack.ir.shrink import shrink
+from eulerstack.ir.tensors import buffers, parameters
 from eulerstack.paths import catalogue_dir
 
 PRESETS = sorted(catalogue_dir().glob("*.yml"))
 SIZES = {"llm_0p1b": 1e8, "llm_0p8b": 8e8, "arch": 1.2e9}
+MINI = 60_000_000
 START = {
     "arch_advanced_jamba",
     "arch_advanced_mla",
@@ -52,8 +54,11 @@ def test_it_is_built_without_a_warning_under_its_own_name(judged, request):
 def test_it_has_the_size_it_aims_at_and_its_name_says(judged):
     target = judged.ir.model.target_params
     assert abs(judged.costs.total / target - 1) <= 0.05
-    (size,) = (size for prefix, size in SIZES.items() if judged.ir.name.startswith(prefix))
-    assert target == size
+    if judged.ir.name.endswith("_mini"):
+        assert judged.costs.total <= MINI
+    else:
+        (size,) = (size for prefix, size in SIZES.items() if judged.ir.name.startswith(prefix))
+        assert target == size
 
 
 @each

@@ -31,12 +31,11 @@ def command(
         raise click.UsageError("give one of --output, --output-dir, --print-config, --validate-only, --dry-run")
     from eulerstack.compiler.compile import compile_ir
     from eulerstack.compiler.judge import judge
-    from eulerstack.errors import CompileError
+    from eulerstack.compiler.runtime import refuse
 
     judged = judge(preset)
     show_warnings(judged.warnings)
-    if judged.unbuilt:
-        raise CompileError(judged.unbuilt)
+    refuse(judged.ir, judged.checked)
     compiled = compile_ir(judged.ir, name=preset.stem)
     if output is not None:
         _check_output(output)

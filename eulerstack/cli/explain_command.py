@@ -46,10 +46,11 @@ def _describe(ir, costs) -> None:
     click.echo(f"{m.name}: {len(ir.layers)} layers of {m.d_model}, vocabulary {m.vocab_size:,}, {m.dtype}")
     number = 0
     first = {layer.template: layer for layer in reversed(ir.layers)}
-    for _, run in groupby(ir.layers, key=_built):
+    place = _places(ir)
+    for _, run in groupby(ir.layers, key=lambda layer: (_built(layer), place[layer.index])):
         layer, *others = run
         last = f"-{number + len(others)}" if others else ""
-        kind = _kind(layer) + _difference(layer, first[layer.template])
+        kind = _kind(layer) + _difference(layer, first[layer.template]) + place[layer.index]
         click.echo(f"  {f'{number}{last}':>7}  {layer.template}: {kind}")
         number += 1 + len(others)
     rows = (
@@ -78,6 +79,17 @@ def _difference(layer, other) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
+def _places(ir) -> dict[int, str]:
+    """Where in the schedule a layer stands, if not in a plain row."""
+    places = dict.fromkeys(range(len(ir.layers)), "")
+    for run in ir.schedule:
+        if run.type == "integrator":
+            places[run.layer] = f", {run.options.type} in {run.options.steps} steps"
+        elif run.type == "parallel":
+            places |= {i: f", stream {s.stream} ({run.merge.type})" for s in run.streams for i in s.layers}
+    return places
+
+
 def _word(value: object) -> str:
     """A value as a preset spells it."""
     return value if isinstance(value, str) else json.dumps(value)
@@ -96,4 +108,12 @@ def _kind(layer) -> str:
     if moe := getattr(layer.ffn, "moe", None):
         shared = f" + {moe.shared_experts} shared" if moe.shared_experts else ""
         ffn = f"moe {moe.top_k} of {moe.experts}{shared}"
-    return f"{' '.join(words)}, {ffn}"
+    return ", ".join([" ".join(words), ffn, *_around(layer)])
+
+
+def _around(layer) -> list[str]:
+    """What a layer has beside its mixer and FFN."""
+    words = [layer.memory.type] if layer.memory else []
+    words += [f"{layer.shape_change.d_out} wide inside"] if layer.shape_change else []
+    words += [f"{layer.residual.hyper.expand} residual streams"] if layer.residual.hyper else []
+    return words + ([f"{layer.depth_gating.capacity:.0%} of the tokens"] if layer.depth_gating else [])

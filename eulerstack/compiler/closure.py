@@ -1,8 +1,8 @@
 """Which files of `eulerstack/modeling` a model ships with, their digests, and the entry file that binds them.
 
 A file ships if the payload names it (`mixer_<type>.py`, `run_<type>.py`, ...) or a shipped file imports it. All of them
-are flat and import each other as `from .name import x`: transformers finds such imports by a regular expression, copies those
-files beside the entry, and demands that any other library be installed unless its import stands in a `try`.
+are flat and import each other as `from .name import x`: transformers finds such imports by a regular expression, copies
+those files beside the entry, and demands that any other library be installed unless its import stands in a `try`.
 """
 
 import ast
@@ -26,7 +26,7 @@ ROLES = ("mixer", "ffn", "memory")
 WRAPPERS = {"shape_change": "shape_change", "depth_gating": "depth_gate"}
 # What a module of each kind exports, by the first word of its name or by all of it.
 EXPORTS = {"mixer": "Mixer", "ffn": "FFN", "memory": "Memory", "residual": "Residual", "run": "Run", "head": "Head"}
-EXPORTS |= {"shape_change": "ShapeChange", "depth_gate": "DepthGate", "fake_quant": "quantise"}
+EXPORTS |= {"shape_change": "ShapeChange", "depth_gate": "DepthGate", "fake_quant": "quantise", "recipe": "generate"}
 SEE = "docs/language.md#layer_templates"
 # What transformers' dynamic_module_utils.get_relative_imports looks for, which sees docstrings too.
 RELATIVE = (
@@ -118,6 +118,7 @@ def parts(payload: dict) -> list[str]:
         found |= {"residual_hyper_connection"} if block["residual"]["type"] == "hyper_connection" else set()
         found |= {module for key, module in WRAPPERS.items() if block.get(key)}
     found |= {f"head_{payload['head_type']}"} if payload["head_type"] != "causal_lm" else set()
+    found |= {"recipe"} if payload["head_type"] != "causal_lm" or payload.get("execution_modes") else set()
     return sorted(found | ({"fake_quant"} if payload.get("quantisation") else set()))
 
 

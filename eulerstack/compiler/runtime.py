@@ -5,10 +5,11 @@ from dataclasses import asdict
 
 from eulerstack.errors import CompileError, Problem
 from eulerstack.ir.law import verify
-from eulerstack.ir.tensors import inner_dims
+from eulerstack.ir.quantised import scoped
+from eulerstack.ir.tensors import inner_dims, parameters
 from eulerstack.ir.types import IR, Layer, Run
 from eulerstack.language.load import Checked
-from eulerstack.language.where import dotted, see
+from eulerstack.language.where import Where, dotted, see
 
 
 def runtime_config(ir: IR) -> dict:
@@ -17,6 +18,11 @@ def runtime_config(ir: IR) -> dict:
     The exporter adds what only it knows: `auto_map`, the ids of the tokenizer, versions. CompileError as `refuse`.
     """
     refuse(verify(ir))
+    return payload_of(ir)
+
+
+def payload_of(ir: IR) -> dict:
+    """`runtime_config` without asking whether it can be built."""
     kinds, pattern = _kinds(ir)
     payload = _sizes(ir) | _positions(ir) | _head(ir, pattern) | _training(ir) | _schedule(ir)
     pattern = pattern[: len(ir.layers)]
@@ -25,8 +31,8 @@ def runtime_config(ir: IR) -> dict:
 
 
 def refuse(ir: IR, checked: Checked | None = None) -> None:
-    """CompileError with every feature of `ir` that is not built yet, placed where `checked` knows the file."""
-    if problems := unbuilt(ir, checked):
+    """CompileError with everything in `ir` that cannot be built, placed where `checked` knows the file."""
+    if problems := unbuilt(ir, checked) + _out_of_scope(ir, checked):
         raise CompileError(problems)
 
 
@@ -35,10 +41,27 @@ def unbuilt(ir: IR, checked: Checked | None = None) -> tuple[Problem, ...]:
     target, where = ir.compatibility.compile_target, ("compatibility", "compile_target")
     if target == "huggingface":
         return ()
-    text, fix = f"'{target}' is not built yet", "leave it out"
+    return (_problem(ir, checked, where, f"'{target}' is not built yet", "leave it out", key=True),)
+
+
+def _out_of_scope(ir: IR, checked: Checked | None) -> tuple[Problem, ...]:
+    """One problem for each pattern that quantises nothing, which only the names of the parameters can tell."""
+    quantised = ir.compatibility.quant_aware_training
+    if quantised is None or not quantised.enabled or not quantised.scope:
+        return ()
+    _, idle = scoped(parameters(ir), quantised.scope)
+    where = ("compatibility", "quant_aware_training", "scope")
+    fix = "name weights as in the checkpoint, for example 'model.layers.*.ffn.*', or leave scope out"
+    return tuple(
+        _problem(ir, checked, (*where, quantised.scope.index(pattern)), f"'{pattern}' matches no matrix", fix)
+        for pattern in idle
+    )
+
+
+def _problem(ir: IR, checked: Checked | None, where: Where, what: str, fix: str, *, key: bool = False) -> Problem:
     if checked is not None:
-        return (checked.source.problem("CompileError", where, text, fix, key=True),)
-    return (Problem("CompileError", ir.name, None, None, dotted(where), text, fix, see(where)),)
+        return checked.source.problem("CompileError", where, what, fix, key=key)
+    return Problem("CompileError", ir.name, None, None, dotted(where), what, fix, see(where))
 
 
 def _sizes(ir: IR) -> dict:

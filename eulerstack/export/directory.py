@@ -74,7 +74,7 @@ def write_directory(
             tensors = plan(model)
             about |= _counts(target, model, tensors, predicted_params)
             _check_room(folder, target, tensors)
-            texts = _texts(payload, tokenizer, about)
+            texts = _texts(payload, tokenizer, about) | _recipe(model)
             files = {name: write_bytes(folder / name, data) for name, data in texts.items()}
             files |= weights(tensors, folder)
             about |= {"ir_digest": ir_digest, "dtype": payload["dtype"]}
@@ -140,9 +140,16 @@ def _texts(payload: dict, tokenizer: Tokenizer, about: dict) -> dict[str, bytes]
     return written | {path.name: path.read_bytes() for path in files} | tokenizer.files
 
 
+def _recipe(model: Module) -> dict[str, bytes]:
+    """The file that transformers looks for where a model generates in its own way, if this one does."""
+    return {"custom_generate/generate.py": model.parts["recipe"].TEXT.encode()} if "recipe" in model.parts else {}
+
+
 def _config(payload: dict, tokenizer: Tokenizer, entry: str) -> dict:
     """The payload with what only an export knows: its code, its tokenizer's special ids, its library."""
     known = {"auto_map": auto_map(entry), "transformers_version": version("transformers")}
+    if (payload.get("transition") or {}).get("token"):
+        known["transition"] = payload["transition"] | {"token_id": tokenizer.id_of(payload["transition"]["token"])}
     return payload | known | {key: getattr(tokenizer, key) for key in IDS}
 
 

@@ -29,7 +29,9 @@ class FileRecord:
 
 
 def write_bytes(path: Path, data: bytes) -> FileRecord:
-    """Write `data` to the disk, under its final name."""
+    """Write `data` to the disk, under its final name, in a folder that is made if need be."""
+    if not path.parent.is_dir():
+        path.parent.mkdir()
     with path.open("wb") as file:
         file.write(data)
         file.flush()

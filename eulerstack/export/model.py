@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eulerstack.compiler.compile import compile_ir
 from eulerstack.export.directory import Exported, check_free, write_directory
-from eulerstack.export.tokenizer import Contract, resolve
+from eulerstack.export.tokenizer import Contract, extra_tokens, resolve
 from eulerstack.ir.types import IR
 
 
@@ -24,7 +24,8 @@ def export_model(
     check_free(target, replace=False)
     compiled = compile_ir(ir, name=name)
     contract = Contract.of(ir.tokenizer_contract)
-    tokenizer = resolve(contract, ir.model.vocab_size, max_length=ir.model.max_seq_len, fetch=True)
+    extra = extra_tokens(ir.transition)
+    tokenizer = resolve(contract, ir.model.vocab_size, extra_tokens=extra, max_length=ir.model.max_seq_len, fetch=True)
     return write_directory(
         compiled.config,
         tokenizer,

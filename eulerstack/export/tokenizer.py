@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,10 +64,22 @@ class Tokenizer:
         """sha256 over the files, in hex."""
         return hashlib.sha256(json.dumps(_sums(self.files), sort_keys=True).encode()).hexdigest()
 
+    def id_of(self, token: str) -> int:
+        """The id of a token that was added. KeyError if it is none."""
+        added = json.loads(self.files["tokenizer.json"])["added_tokens"]
+        return {entry["content"]: entry["id"] for entry in added}[token]
+
     def write(self, folder: Path) -> None:
         """Write the files into an existing directory."""
         for name, data in self.files.items():
             (folder / name).write_bytes(data)
+
+
+def extra_tokens(transition: object) -> tuple[str, ...]:
+    """The special tokens that a preset adds to its tokenizer: that of `transition`, a block or its JSON, or None."""
+    read = transition.get if isinstance(transition, Mapping) else partial(getattr, transition)
+    token = read("token") if transition else None
+    return (token,) if token else ()
 
 
 def digest(contract: object, vocab_size: int, extra_tokens: tuple[str, ...] = ()) -> dict:

@@ -13,6 +13,7 @@ from eulerstack.ir.tensors import (
     buffers,
     inner_dims,
     layer_parameters,
+    mtp_parameters,
     parts_of,
     run_parameters,
 )
@@ -37,8 +38,8 @@ class LayerCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """`total` parameters, of which one token uses `active` (it leaves experts idle) and `embedding` are the tables of
-    tokens and positions; a tied weight counts once. `buffers` are stored numbers that are not trained.
+    """`total` parameters, of which one token uses `active` (it leaves experts and extra heads idle) and `embedding` are
+    the tables of tokens and positions; a tied weight counts once. `buffers` are stored numbers that are not trained.
 
     `flops_per_token` is the forward pass of one token in a context of `length`, two per multiply-add, of all products
     with weights and of attention over every key in reach, without a discount for causality (PaLM, appendix B), and of
@@ -68,13 +69,14 @@ def costs(ir: IR, length: int | None = None) -> Costs:
     layers = tuple(_layer_costs(layer, ir.dims, length, times[layer.index]) for layer in ir.layers)
     merges = [(run.merge, len(run.streams)) for run in ir.schedule if run.type == "parallel"]
     outer = [before(ir), after(ir), *(run_parameters(run, ir) for run in ir.schedule)]
-    total = sum(map(_size, outer)) + sum(layer.total for layer in layers)
+    extra = _size(mtp_parameters(ir))
+    total = sum(map(_size, outer)) + sum(layer.total for layer in layers) + extra
     stored = _size(buffers(ir))
     flops = sum(layer.flops_per_token for layer in layers) + 2 * ir.model.d_model * ir.model.vocab_size
     return Costs(
         length=length,
         total=total,
-        active=total - sum(layer.total - layer.active for layer in layers),
+        active=total - extra - sum(layer.total - layer.active for layer in layers),
         embedding=_size(before(ir)),
         buffers=stored,
         weight_bytes=total * DTYPE_BYTES[ir.model.dtype] + stored * FLOAT32_BYTES,
@@ -95,10 +97,12 @@ def _layer_costs(layer: Layer, dims: Dims, length: int, times: int) -> LayerCost
     inner, parts = inner_dims(layer, dims), parts_of(layer).values()
     total = _size(layer_parameters(layer, dims))
     wrapped, many = layer.shape_change, len(branches(layer))
-    flops = sum(part.flops(inner, length) for part in parts) + many * _around_a_branch(layer, dims)
+    gating = layer.depth_gating
+    seen = math.ceil(gating.capacity * length) if gating else length  # tokens that reach the layer in training
+    flops = sum(part.flops(inner, seen) for part in parts) + many * _around_a_branch(layer, dims)
     kv = sum(part.kv_cache_bytes(inner, length) for part in parts)
-    if gating := layer.depth_gating:  # the gate sees every token, the layer its share
-        flops = int(gating.capacity * flops) + gating.flops(dims)
+    if gating:  # the gate sees every token
+        flops = seen * flops // length + gating.flops(dims)
         kv += gating.kv_cache_bytes(dims, length)
     state = sum(part.state_bytes(inner) for part in parts) + (many * wrapped.state_bytes(dims) if wrapped else 0)
     return LayerCosts(

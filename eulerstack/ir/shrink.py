@@ -11,10 +11,11 @@ from itertools import count, cycle, islice, pairwise
 
 from eulerstack.errors import CompatibilityError
 from eulerstack.ir.law import verify
-from eulerstack.ir.tensors import inner_dims
+from eulerstack.ir.quantised import scoped
+from eulerstack.ir.tensors import inner_dims, parameters
 from eulerstack.ir.types import IR, Layer, PlainRun, Run, dims_of, from_dict, layers_of, to_dict
 from eulerstack.language.block import Dims
-from eulerstack.language.hints import TrainingHints
+from eulerstack.language.hints import Compatibility, ExecutionMode, TrainingHints
 from eulerstack.language.schema import Embedding, Model
 
 SMALL_VOCAB = 320
@@ -48,8 +49,20 @@ def shrink(
     contract = replace(ir.tokenizer_contract, type="byte_bpe", pretrained=None, corpus=None)
     hints = _hints(ir.training_hints, ir.model.d_model / model.d_model)
     changes = {"model": model, "embedding": embedding, "tokenizer_contract": contract, "mtp_layer": mtp}
-    changes |= {"training_hints": hints}
-    return verify(from_dict(to_dict(replace(ir, **changes, layers=layers, schedule=schedule))))
+    changes |= {"training_hints": hints, "execution_modes": _phases(ir, model.max_seq_len)}
+    changes |= {"head": replace(ir.head, mtp=ir.head.mtp.shrunk())} if ir.head.mtp else {}
+    small_ir = replace(ir, **changes, layers=layers, schedule=schedule)
+    return verify(from_dict(to_dict(replace(small_ir, compatibility=_compatibility(small_ir)))))
+
+
+def _compatibility(small: IR) -> Compatibility:
+    """Patterns of layers that have gone are dropped; if all of them have, every matrix is quantised."""
+    quantised = small.compatibility.quant_aware_training
+    if quantised is None:
+        return small.compatibility
+    _, idle = scoped(parameters(small), quantised.scope)
+    scope = tuple(pattern for pattern in quantised.scope if pattern not in idle)
+    return replace(small.compatibility, quant_aware_training=replace(quantised, scope=scope))
 
 
 def _model(ir: IR, d_model: int, n_heads: int | None, max_seq_len: int | None) -> Model:
@@ -102,6 +115,12 @@ def _hints(hints: TrainingHints, ratio: float) -> TrainingHints:
     """Narrow matrices start with larger numbers, so that every branch weighs in the residual stream as it did and a
     fault in any of them shows in the logits. Up to a point, so that the first loss stays near that of a guess."""
     return replace(hints, init=replace(hints.init, std=hints.init.std * math.sqrt(min(max(ratio, 1.0), 32.0))))
+
+
+def _phases(ir: IR, length: int) -> tuple[ExecutionMode, ...]:
+    """Budgets keep their share of max_seq_len, and room for a token before the one that ends the phase."""
+    share, modes = length / ir.model.max_seq_len, ir.execution_modes
+    return tuple(replace(m, max_tokens=min(m.max_tokens, max(2, int(m.max_tokens * share)))) for m in modes)
 
 
 def _embedding(ir: IR, model: Model) -> Embedding:

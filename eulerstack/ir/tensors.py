@@ -19,7 +19,7 @@ def parameters(ir: IR) -> Shapes:
         shapes |= under(f"model.layers.{layer.index}", layer_parameters(layer, ir.dims))
     for number, run in enumerate(ir.schedule):
         shapes |= under(f"model.runs.{number}", run_parameters(run, ir))
-    return shapes | after(ir)
+    return shapes | mtp_parameters(ir) | after(ir)
 
 
 def buffers(ir: IR) -> Shapes:
@@ -27,6 +27,8 @@ def buffers(ir: IR) -> Shapes:
     shapes: Shapes = {}
     for layer in ir.layers:
         shapes |= under(f"model.layers.{layer.index}", _layer_buffers(layer, ir.dims))
+    for prefix in ir.head.mtp.layer_prefixes() if ir.head.mtp else ():
+        shapes |= under(prefix, _layer_buffers(ir.mtp_layer, ir.dims))
     return shapes
 
 
@@ -102,6 +104,17 @@ def run_parameters(run: Run, ir: IR) -> Shapes:
     if run.type == "integrator" and run.options.output == "token":
         return norm_parameters("norm", ir.layers[run.layer].norm, ir.model.d_model)
     return {}
+
+
+def mtp_parameters(ir: IR) -> Shapes:
+    """The extra prediction heads: what stands around their layers, and the layers."""
+    if ir.head.mtp is None:
+        return {}
+    last = norm_parameters("norm", ir.layers[-1].norm, ir.model.d_model) if ir.head.final_norm else {}
+    shapes = ir.head.mtp.tensors(ir.dims, last)
+    for prefix in ir.head.mtp.layer_prefixes():
+        shapes |= under(prefix, layer_parameters(ir.mtp_layer, ir.dims))
+    return shapes
 
 
 def norm_parameters(name: str, norm: Norm, d: int) -> Shapes:

@@ -21,6 +21,8 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Name = Annotated[str, Field(min_length=1)]
+# A key beyond those of EulerStack 0.1.3: `Field(..., json_schema_extra=EXT)`.
+EXT = {"ext": True}
 # A YAML list becomes a tuple; only the container is lenient, its items stay strict.
 AsTuple = Strict(False)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from eulerstack.language.block import (
+    EXT,
     AsTuple,
     Name,
     NonNegativeFloat,
@@ -24,22 +25,24 @@ Coefs = Annotated[tuple[float, ...], AsTuple]
 class InitOptions:
     """How weights start."""
 
-    std: PositiveFloat = 0.02
-    scheme: Literal["normal", "truncated_normal", "scaled_residual", "mup"] = "normal"
+    std: PositiveFloat = Field(0.02, description="of the weights", json_schema_extra=EXT)
+    scheme: Literal["normal", "truncated_normal", "scaled_residual", "mup"] = Field(
+        "normal", description="how it depends on the weight", json_schema_extra=EXT
+    )
 
 
 @block
 class OptimizerGroups:
-    muon: Globs = ()
-    adamw: Globs = ()
+    muon: Globs = Field((), description="parameters for muon")
+    adamw: Globs = Field((), description="parameters for adamw")
 
 
 @block
 class Muon:
-    ns_iters: NonNegativeInt = 8
-    ns_coefs: Coefs = (3.4445, -4.7750, 2.0315)
-    stabilize_iters: NonNegativeInt = 2
-    stabilize_coefs: Coefs = (2.0, -1.5, 0.5)
+    ns_iters: NonNegativeInt = Field(8, description="Newton-Schulz steps")
+    ns_coefs: Coefs = Field((3.4445, -4.7750, 2.0315), description="their polynomial")
+    stabilize_iters: NonNegativeInt = Field(2, description="last steps")
+    stabilize_coefs: Coefs = Field((2.0, -1.5, 0.5), description="their polynomial")
 
 
 @block
@@ -48,29 +51,33 @@ class TrainingHints:
 
     init: Literal["normal_0.02"] | InitOptions = Field("normal_0.02", description="how weights start")
     dropout: Annotated[float, Field(lt=1)] = Field(0.0, description="on embeddings and residual branches")
-    checkpointing: bool = False
-    seed: NonNegativeInt = 42
-    router_aux_loss_coef: NonNegativeFloat = 0.01
-    lr_peak: PositiveFloat = 3e-4
-    lr_floor_ratio: Ratio = 0.1
-    betas: Annotated[tuple[Probability, Probability], AsTuple] = (0.9, 0.95)
-    weight_decay: NonNegativeFloat = 0.1
+    checkpointing: bool = Field(False, description="recompute layers in the backward pass")
+    seed: NonNegativeInt = Field(42, description="of the weights drawn at export")
+    router_aux_loss_coef: NonNegativeFloat = Field(
+        0.01, description="weight of the routers' losses; 0 switches them off"
+    )
+    lr_peak: PositiveFloat = Field(3e-4, description="highest learning rate")
+    lr_floor_ratio: Ratio = Field(0.1, description="last learning rate over the highest")
+    betas: Annotated[tuple[Probability, Probability], AsTuple] = Field((0.9, 0.95), description="of AdamW")
+    weight_decay: NonNegativeFloat = Field(0.1, description="of AdamW")
     grad_clip: NonNegativeFloat = Field(1.0, description="0 switches it off")
-    warmup_steps_ratio: Ratio = 0.03
-    router_lr_multiplier: NonNegativeFloat = 1.0
-    optimizer: Literal["adamw", "muon", "hybrid"] = "adamw"
-    optimizer_groups: OptimizerGroups | None = None
-    muon: Muon | None = None
+    warmup_steps_ratio: Ratio = Field(0.03, description="share of the steps that warm up")
+    router_lr_multiplier: NonNegativeFloat = Field(1.0, description="learning rate of routers over the others")
+    optimizer: Literal["adamw", "muon", "hybrid"] = Field("adamw", description="which, hybrid by group")
+    optimizer_groups: OptimizerGroups | None = Field(None, description="parameters of each optimizer")
+    muon: Muon | None = Field(None, description="its settings")
 
 
 @block
 class QuantAwareTraining:
     """Fake quantisation with straight-through gradients."""
 
-    enabled: bool = False
-    dtype: Literal["fp4", "fp8", "int8"] = "fp4"
-    scope: Globs = ()
-    dequant_to: Literal["fp4", "fp8", "bf16", "fp32"] | None = None
+    enabled: bool = Field(False, description="train with weights as if quantised")
+    dtype: Literal["fp4", "fp8", "int8"] = Field("fp4", description="grid the weights are rounded to")
+    scope: Globs = Field((), description="parameters; all matrices of layers by default")
+    dequant_to: Literal["fp4", "fp8", "bf16", "fp32"] | None = Field(
+        None, description="format of the rounded values, the weights' own by default"
+    )
 
 
 @block
@@ -79,24 +86,24 @@ class Compatibility:
 
     compile_target: Literal["huggingface", "native"] = Field("huggingface", description="remote code, or a stock class")
     dtype_policy: Literal["uniform", "layered_safe"] = Field("uniform", description="precision of delicate parts")
-    quant_aware_training: QuantAwareTraining | None = None
+    quant_aware_training: QuantAwareTraining | None = Field(None, description="quantisation-aware training")
 
 
 @block
 class ExecutionMode:
     """One phase of a generation."""
 
-    name: Name
-    max_tokens: PositiveInt
-    kv_share: bool = True
-    loss_weight: NonNegativeFloat = 1.0
-    visible_to_user: bool = True
-    per_token_rationale: bool = False
+    name: Name = Field(description="of the phase")
+    max_tokens: PositiveInt = Field(description="its budget")
+    kv_share: bool = Field(True, description="the next phase keeps its cache")
+    loss_weight: NonNegativeFloat = Field(1.0, description="weight of its tokens in the loss")
+    visible_to_user: bool = Field(True, description="false: cut from the answer")
+    per_token_rationale: bool = Field(False, description="advisory")
 
 
 @block
 class Transition:
     """What ends a phase."""
 
-    type: Literal["special_token", "budget_exhausted"]
-    token: Name | None = None
+    type: Literal["special_token", "budget_exhausted"] = Field(description="a token, or the end of the budget")
+    token: Name | None = Field(None, description="which token (special_token)")

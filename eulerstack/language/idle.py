@@ -4,10 +4,12 @@ Files written for other versions may say such things, and whoever wrote them sho
 """
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 from eulerstack.language.block import Breach
 from eulerstack.language.document import Document
+from eulerstack.language.latent import is_decoupled
 from eulerstack.language.schedule import Override, Plain
 from eulerstack.language.schedule_rules import references
 from eulerstack.language.where import Where
@@ -37,9 +39,28 @@ READERS = {"rope": ("attention", "retnet"), "alibi": ("attention",)}
 def positions_that_nobody_reads(document: Document) -> Iterator[Breach]:
     positional = document.spec.embedding.positional
     readers = READERS.get(positional)
-    if readers and not any(mixer.type in readers for _, mixer in document.mixers()):
+    if readers and not any(m.type in readers and _turns(m) for _, m in document.mixers()):
         what = f"no mixer here reads {positional} positions"
         yield Breach(("embedding", "positional"), what, "set it to none; a recurrence knows the order by itself")
+
+
+def _turns(mixer: Any) -> bool:
+    return mixer.type != "retnet" or mixer.retnet.rope
+
+
+def shares_of_whole_parts(document: Document) -> Iterator[Breach]:
+    rotating = [m for _, m in document.mixers() if m.type in READERS["rope"]]
+    decoupled = [m.type == "attention" and is_decoupled(m.attention) for m in rotating]
+    if document.spec.embedding.rope_fraction != 1 and decoupled and all(decoupled):
+        what = "the rotary parts of latent attention rotate whole, and no other head here rotates"
+        yield Breach(("embedding", "rope_fraction"), what, "delete it, and set qk_rope_dim", key=True)
+
+
+def chunks_of_a_whole(document: Document) -> Iterator[Breach]:
+    for where, mixer in document.mixers():
+        key = (*where, "retnet", "chunk_size")
+        if mixer.type == "retnet" and not mixer.retnet.chunkwise and document.given(*key):
+            yield Breach(key, "without chunkwise there are no chunks", "set chunkwise, or delete it", key=True)
 
 
 def windows_that_hide_nothing(document: Document) -> Iterator[Breach]:
@@ -52,6 +73,19 @@ def windows_that_hide_nothing(document: Document) -> Iterator[Breach]:
         if own and own.window_mode == "dilated" and (own.window_dilation or 1) == 1:
             what = "dilated by 1 leaves out no key of the window"
             yield Breach((*where, "attention", "window_mode"), what, "set window_dilation to 2 or more")
+
+
+def blocks_without_a_choice(document: Document) -> Iterator[Breach]:
+    """Compressed attention over fewer blocks than it may keep, or over none."""
+    length = document.spec.model.max_seq_len
+    for where, mixer in document.mixers():
+        own = mixer.attention.compression if mixer.type == "attention" else None
+        if own is not None and own.m_block > length:
+            what = f"no block of {own.m_block} tokens is ever complete in {length}"
+            yield Breach((*where, "attention", "compression", "m_block"), what, "use smaller blocks")
+        elif own is not None and own.top_k_blocks is not None and own.top_k_blocks >= length // own.m_block:
+            what = f"{length} tokens are {length // own.m_block} blocks, so every one is chosen"
+            yield Breach((*where, "attention", "compression", "top_k_blocks"), what, "choose fewer, or use type hca")
 
 
 def _size(override: Any) -> bool:
@@ -76,6 +110,16 @@ def options_of_another_choice(document: Document) -> Iterator[Breach]:
             )
         if document.given(*where, "router") and moe.affinity not in (None, moe.router):
             yield Breach((*where, "router"), "affinity is given and decides", "keep one of them", key=True)
+        if moe.routing.type == "hash" and document.given(*where, "load_balance_coef") and moe.load_balance_coef > 0:
+            what = "a hash chooses the experts, so no loss can even them"
+            yield Breach((*where, "load_balance_coef"), what, "delete it, or let routing be learned", key=True)
+
+
+def hidden_layers_of_linear_models(document: Document) -> Iterator[Breach]:
+    for where, mixer in document.mixers():
+        key = (*where, "ttt", "inner_model", "hidden")
+        if mixer.type == "ttt_layer" and mixer.ttt.inner_model.type == "linear" and document.given(*key):
+            yield Breach(key, "a linear inner model has no hidden layer", "delete it, or set type mlp", key=True)
 
 
 def switches_left_off(document: Document) -> Iterator[Breach]:
@@ -95,19 +139,69 @@ def losses_switched_off(document: Document) -> Iterator[Breach]:
     if document.spec.training_hints.router_aux_loss_coef:
         return
     for name, template in document.spec.layer_templates.items():
-        for key in ("load_balance_coef", "z_loss") if template.ffn.type == "moe" else ():
-            where = ("layer_templates", name, "ffn", "moe", key)
-            if document.given(*where) and getattr(template.ffn.moe, key) > 0:
+        moe = template.ffn.moe if template.ffn.type == "moe" else None
+        weights = (("load_balance_coef",), ("z_loss",), ("balance", "sequence_aux_coef")) if moe else ()
+        for keys in weights:
+            where = ("layer_templates", name, "ffn", "moe", *keys)
+            if document.given(*where) and reduce(getattr, keys, moe) > 0:
                 what = "training_hints.router_aux_loss_coef is 0 and switches it off"
                 yield Breach(where, what, "set router_aux_loss_coef above 0, or delete this", key=True)
+
+
+def memories_out_of_reach(document: Document) -> Iterator[Breach]:
+    """Retrieval stores tokens: without storing there is nothing to find, and a step size moves nothing."""
+    for name, template in document.spec.layer_templates.items():
+        memory, where = template.memory, ("layer_templates", name, "memory")
+        if memory is None or memory.type != "retrieval":
+            continue
+        if not memory.update_at_inference and memory.persistence != "persistent":
+            what = "outside of training no token is ever stored, so there is none to retrieve"
+            yield Breach((*where, "update_at_inference"), what, "set update_at_inference to true")
+        if document.given(*where, "inner_lr"):
+            what = "retrieval stores tokens as they are, without a step"
+            yield Breach((*where, "inner_lr"), what, "delete it", key=True)
+
+
+def iterations_that_nobody_runs(document: Document) -> Iterator[Breach]:
+    for name, template in document.spec.layer_templates.items():
+        hyper, where = template.residual.hyper, ("layer_templates", name, "residual", "hyper", "sinkhorn_iters")
+        if hyper is not None and hyper.mixing != "birkhoff" and document.given(*where):
+            yield Breach(where, f"{hyper.mixing} mixing has no iterations", "delete it, or use birkhoff", key=True)
+
+
+def gates_that_nobody_trains(document: Document) -> Iterator[Breach]:
+    """The decision that evaluation takes is learned by a loss of its own alone."""
+    for i, entry in enumerate(document.spec.layer_schedule):
+        gating = getattr(entry, "depth_gating", None)
+        if gating and gating.enabled and not document.spec.training_hints.router_aux_loss_coef:
+            what = "training_hints.router_aux_loss_coef is 0, so no gate learns which tokens to pass in evaluation"
+            yield Breach(("layer_schedule", i, "depth_gating"), what, "set router_aux_loss_coef above 0", key=True)
+
+
+def phases_without_a_next(document: Document) -> Iterator[Breach]:
+    """What says how one phase passes into another, where none does."""
+    modes, transition = document.spec.execution_modes, document.spec.transition
+    if transition and transition.type == "budget_exhausted" and not modes:
+        yield Breach(("transition",), "there are no execution_modes whose budget it could end", "delete it", key=True)
+    if modes and not modes[-1].kv_share:
+        where = ("execution_modes", len(modes) - 1, "kv_share")
+        yield Breach(where, "no phase comes after the last that could share its cache", "delete it", key=True)
 
 
 IDLE_RULES = (
     unused_templates,
     overrides_of_nothing,
     positions_that_nobody_reads,
+    shares_of_whole_parts,
+    chunks_of_a_whole,
     windows_that_hide_nothing,
+    blocks_without_a_choice,
     options_of_another_choice,
+    hidden_layers_of_linear_models,
     switches_left_off,
     losses_switched_off,
+    iterations_that_nobody_runs,
+    gates_that_nobody_trains,
+    memories_out_of_reach,
+    phases_without_a_next,
 )

@@ -5,12 +5,16 @@ What one mixer or FFN says about itself stands in its own file (`Block.breaches`
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 from eulerstack.errors import Problem
 from eulerstack.language.block import Breach
 from eulerstack.language.document import Document, echoes
 from eulerstack.language.scalars import BIGGEST
 from eulerstack.language.schedule_rules import SCHEDULE_RULES
+from eulerstack.language.template import Template
 from eulerstack.language.template_rules import TEMPLATE_RULES
 from eulerstack.language.where import Where
 
@@ -44,7 +48,7 @@ def rope_keys_need_rope(document: Document) -> Iterator[Breach]:
 
 def rope_needs_even_heads(document: Document) -> Iterator[Breach]:
     spec, head_dim = document.spec, document.head_dim
-    rotates = [m for _, m in document.mixers() if m.type == "attention" and m.attention.qk_rope_dim is None]
+    rotates = [m for _, m in document.mixers() if m.type == "attention"]
     if spec.embedding.positional != "rope" or not rotates or _heads_wrong(document):
         return
     rotated = spec.embedding.rope_fraction * head_dim
@@ -124,11 +128,20 @@ def ffn_width_is_a_number(document: Document) -> Iterator[Breach]:
 
 def template_parts_agree(document: Document) -> Iterator[Breach]:
     for name, template in document.spec.layer_templates.items():
-        where = ("layer_templates", name)
-        yield from (b.under(*where, "mixer") for b in template.mixer.breaches(document.spec))
-        yield from (b.under(*where, "ffn") for b in template.ffn.breaches(document.spec))
+        where, spec = ("layer_templates", name), _inside(document, template)
+        yield from (b.under(*where, "mixer") for b in template.mixer.breaches(spec))
+        yield from (b.under(*where, "ffn") for b in template.ffn.breaches(spec))
         for rule in TEMPLATE_RULES:
             yield from (b.under(*where) for b in rule(template))
+
+
+def _inside(document: Document, template: Template) -> Any:
+    """The document as the parts of a template see it: of another width where its shape changes, with the same heads."""
+    spec, change = document.spec, template.shape_change
+    if change is None or _heads_wrong(document):
+        return spec
+    model = replace(spec.model, d_model=change.d_out, head_dim=document.head_dim)
+    return SimpleNamespace(**vars(spec) | {"model": model})
 
 
 def head_matches(document: Document) -> Iterator[Breach]:

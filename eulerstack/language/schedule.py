@@ -10,68 +10,74 @@ from eulerstack.language.depth_gating import DepthGating
 
 @block
 class ResidualOverride:
-    scaling: PositiveFloat | None = None
+    scaling: PositiveFloat | None = Field(None, description="as in residual")
 
 
 @block
 class AttentionOverride:
     """An explicit `window: null` means global, so "as the template says" needs a value of its own."""
 
-    window: PositiveInt | Literal["inherit"] | None = "inherit"
-    attn_drop: Probability | None = None
+    window: PositiveInt | Literal["inherit"] | None = Field(
+        "inherit", description="null is global, inherit as the template says"
+    )
+    attn_drop: Probability | None = Field(None, description="as in attention")
 
 
 @block
 class NormOverride:
-    type: Literal["rmsnorm", "layernorm"] | None = None
-    position: Literal["pre", "post", "sandwich", "post_branch"] | None = None
+    type: Literal["rmsnorm", "layernorm"] | None = Field(None, description="as in norm")
+    position: Literal["pre", "post", "sandwich", "post_branch"] | None = Field(None, description="as in norm")
 
 
 @block
 class FfnOverride:
-    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] | None = None
+    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] | None = Field(
+        None, description="one that the template's ffn knows"
+    )
 
 
 @block
 class Override:
     """The few fields that one entry may change of its template."""
 
-    residual: ResidualOverride | None = None
-    attention: AttentionOverride | None = None
-    norm: NormOverride | None = None
-    ffn: FfnOverride | None = None
+    residual: ResidualOverride | None = Field(None, description="of its residual")
+    attention: AttentionOverride | None = Field(None, description="of its attention")
+    norm: NormOverride | None = Field(None, description="of its norm")
+    ffn: FfnOverride | None = Field(None, description="of its ffn")
 
 
 @block
 class Plain:
     """A template, repeated."""
 
-    template: Name
-    repeat: PositiveInt = 1
-    override: Override | None = None
-    depth_gating: DepthGating | None = None
+    template: Name = Field(description="which template")
+    repeat: PositiveInt = Field(1, description="how many such layers")
+    override: Override | None = Field(None, description="what differs from the template")
+    depth_gating: DepthGating | None = Field(None, description="only some tokens pass")
 
 
 @block
 class BodyItem:
-    template: Name
-    repeat: PositiveInt = 1
+    template: Name = Field(description="which template")
+    repeat: PositiveInt = Field(1, description="how many such layers")
 
 
 @block
 class Stream:
-    stream: Name
-    body: Annotated[tuple[BodyItem, ...], AsTuple, Field(min_length=1)]
+    stream: Name = Field(description="its name")
+    body: Annotated[tuple[BodyItem, ...], AsTuple, Field(min_length=1)] = Field(description="its layers, in order")
 
 
 @block
 class Merge:
     """How parallel streams join; `from` and `to` name streams."""
 
-    type: Literal["concat", "add", "gated", "cross_attn"] = "concat"
-    projection: bool = True
+    type: Literal["concat", "add", "gated", "cross_attn"] = Field(
+        "concat", description="how what the streams add is joined"
+    )
+    projection: bool = Field(True, description="a learned map of the result; concat needs it")
     from_: Name | None = Field(None, alias="from")
-    to: Name | None = None
+    to: Name | None = Field(None, description="stream that asks (cross_attn)")
 
     def tensors(self, dims: Dims, streams: int) -> dict[str, Shape]:
         d, wide = dims.d_model, dims.n_heads * dims.head_dim
@@ -95,18 +101,18 @@ class Merge:
 class Parallel:
     """Streams that read the same input."""
 
-    parallel: Annotated[tuple[Stream, ...], AsTuple, Field(min_length=2)]
-    merge: Merge = Merge()
+    parallel: Annotated[tuple[Stream, ...], AsTuple, Field(min_length=2)] = Field(description="the streams")
+    merge: Merge = Field(Merge(), description="how they join")
 
 
 @block
 class IntegratorOptions:
     """One template with shared weights, applied several times."""
 
-    type: Literal["discrete", "ode_euler", "ode_rk4"]
-    steps: PositiveInt
-    body: Name
-    output: Literal["token", "hidden"] = "token"
+    type: Literal["discrete", "ode_euler", "ode_rk4"] = Field(description="composition, or scheme of order one or four")
+    steps: PositiveInt = Field(description="how many")
+    body: Name = Field(description="which template")
+    output: Literal["token", "hidden"] = Field("token", description="normed, or as it is")
 
     @property
     def evaluations(self) -> int:
@@ -116,7 +122,7 @@ class IntegratorOptions:
 
 @block
 class Integrator:
-    integrator: IntegratorOptions
+    integrator: IntegratorOptions = Field(description="a layer applied several times")
 
 
 def kind_of(entry: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from eulerstack.language import ffns, mixers
-from eulerstack.language.block import block
+from eulerstack.language.block import EXT, block
 from eulerstack.language.memory import Memory
 from eulerstack.language.residual import Residual
 from eulerstack.language.shape_change import ShapeChange
@@ -50,8 +50,8 @@ class Norm:
 
     type: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="kind of norm")
     position: Literal["pre", "post", "sandwich", "post_branch"] = Field("pre", description="where it sits")
-    unit_offset: bool = Field(False, description="weight stored minus one (Gemma)")
-    bias: bool | None = Field(None, description="layernorm only, true")
+    unit_offset: bool = Field(False, description="weight stored minus one (Gemma)", json_schema_extra=EXT)
+    bias: bool | None = Field(None, description="layernorm only, true", json_schema_extra=EXT)
 
 
 @block

@@ -72,9 +72,9 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
         last so many places, or an index, whose logits are wanted (0: all); `loss_weights` [B, T], how much each label
         weighs (1 where None).
 
-        The loss is the weighted mean of the cross entropy, in training plus that of the extra prediction heads, and, if
-        router logits are on, plus `router_aux_loss_coef` times `aux_loss`. Where `num_items_in_batch` is given, it divides
-        the weighted sum in place of the weights, and aux_loss counts by this call's share. Logits are [B, T, V].
+        The loss is the weighted mean of the cross entropy, in training plus that of the extra prediction heads, and,
+        if router logits are on, plus `router_aux_loss_coef` times `aux_loss`. Where `num_items_in_batch` is given, it
+        divides the weighted sum in place of the weights, and aux_loss counts by this call's share. Logits [B, T, V].
         """
         out = self.model(
             input_ids=input_ids,
@@ -111,7 +111,8 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
     def _head(self, x: torch.Tensor) -> torch.Tensor:
         """Logits; in float32 or wider where the residual stream is."""
         if self.config.dtype_policy == "layered_safe":
-            weight, bias = (None if w is None else w.to(x.dtype) for w in (self.lm_head.weight, self.lm_head.bias))
+            both = (getattr(self.lm_head, "weight_in_use", self.lm_head.weight), self.lm_head.bias)
+            weight, bias = (None if w is None else w.to(x.dtype) for w in both)
             with torch.autocast(x.device.type, enabled=False):
                 logits = F.linear(x, weight, bias)
         else:

@@ -4,6 +4,7 @@ B batch, T tokens of a call, P past tokens, S = P + T, D model width, n residual
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -30,6 +31,8 @@ class DecoderOutput(MoeModelOutputWithPast):
 
 class Decoder(EulerStackPreTrainedModel):
     """Token ids or embeddings to hidden states after the final norm."""
+
+    _keys_to_ignore_on_load_unexpected: ClassVar = [r"^mtp\."]  # the extra heads belong to the model around it
 
     def __init__(self, config: EulerStackConfig):
         super().__init__(config)

@@ -15,8 +15,9 @@ from torch import nn
 
 from .context import Context
 from .ffn_gated_mlp import FFN as GatedMLP
+from .op_balance import RouterRecord, balance_loss, sequence_loss, z_loss
 from .op_experts import Experts, run_all, run_within_capacity
-from .op_router import Router, RouterRecord, balance_loss, z_loss
+from .op_router import Router
 
 
 class FFN(nn.Module):
@@ -48,12 +49,16 @@ class FFN(nn.Module):
         router_init_std: float | None,
         router_jitter: float,
         bias_correction: dict,
+        routing: dict,
+        balance: dict,
     ):
         super().__init__()
         if capacity_drop_policy not in ("overflow", "drop", "pad"):
             raise ValueError(f"unknown capacity_drop_policy {capacity_drop_policy!r}; one of overflow, drop, pad")
         self.config, self.layer_idx = config, layer_idx
         self.z_loss, self.load_balance_coef = z_loss, load_balance_coef
+        self.sequence_aux_coef = balance["sequence_aux_coef"]
+        self.needs_ids = routing["type"] == "hash"
         self.capacity_factor, self.capacity_drop_policy = capacity_factor, capacity_drop_policy
         self.router = Router(
             config,
@@ -65,6 +70,9 @@ class FFN(nn.Module):
             router_init_std=router_init_std,
             router_jitter=router_jitter,
             bias_correction=bias_correction,
+            routing=routing,
+            groups=balance["groups"],
+            group_limit=balance["group_limit"],
         )
         self.experts = Experts(config.hidden_size, experts=experts, d_ff=d_ff, activation=activation, bias=bias)
         wide = {"d_ff": shared_experts * shared_d_ff, "activation": activation, "bias": bias}
@@ -83,31 +91,39 @@ class FFN(nn.Module):
         return (y if self.shared is None else y + self.shared(x, context)[0]), record
 
     def update_bias(self, record: RouterRecord, keep: torch.Tensor | None) -> None:
-        """Once per training forward, outside any checkpointed function; does nothing without bias correction."""
+        """Once per training forward, outside any checkpointed function; does nothing without bias correction.
+
+        `keep` is the padding of the call; the record has that of the tokens this layer saw, and decides.
+        """
         if self.router.correction["enabled"]:
-            self.router.update_bias(record.selected, keep)
+            self.router.update_bias(record.selected, record.keep)
 
     @staticmethod
     def aux_loss(
         layers: list["FFN"], records: list[RouterRecord], keep: torch.Tensor | None, coef: float
     ) -> torch.Tensor:
-        """The balance and z losses of all MoE layers of one forward pass, a scalar, to be multiplied by `coef`.
+        """The balance, z and sequence losses of all MoE layers of one forward pass, a scalar, to be multiplied by
+        `coef`.
 
         sum over groups of (load_balance_coef * balance_loss + z_loss * z_loss) / coef, a group being the layers with
-        equal experts, top_k, affinity and coefficients, concatenated. With `coef` equal to `load_balance_coef` this
-        is Mixtral's auxiliary loss. `keep` [B, T] bool is False on padding. With `coef` 0 the losses are off: zero.
+        equal experts, top_k, affinity and coefficients, concatenated, and over layers of sequence_aux_coef *
+        sequence_loss / coef. With `coef` equal to `load_balance_coef` this is Mixtral's auxiliary loss. With `coef` 0
+        the losses are off: zero. `keep` as in update_bias.
         """
+        total = torch.zeros((), device=records[0].logits.device)
+        if coef == 0:
+            return total
         groups = defaultdict(list)
         for layer, record in zip(layers, records, strict=True):
             router = layer.router
             key = (router.experts, router.top_k, router.affinity, layer.load_balance_coef, layer.z_loss)
             groups[key].append(record)
-        total = torch.zeros((), device=records[0].logits.device)
-        if coef == 0:
-            return total
+            if layer.sequence_aux_coef:
+                loss = sequence_loss(record, router.affinity)
+                total = total + layer.sequence_aux_coef / coef * loss.to(total.device)
         for (_, _, affinity, balance_coef, z_coef), group in groups.items():
             if balance_coef:
-                total = total + balance_coef / coef * balance_loss(group, affinity, keep).to(total.device)
+                total = total + balance_coef / coef * balance_loss(group, affinity).to(total.device)
             if z_coef:
-                total = total + z_coef / coef * z_loss(group, keep).to(total.device)
+                total = total + z_coef / coef * z_loss(group).to(total.device)
         return total

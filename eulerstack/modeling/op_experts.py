@@ -9,11 +9,12 @@ import math
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .initial import Constant, Init, Rule
 from .op_activation import activation as activation_of
-from .op_router import count
+from .op_balance import count
 
 
 class Experts(nn.Module):
@@ -27,6 +28,7 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(experts, d_model, d_ff))
         self.gate_up_bias = nn.Parameter(torch.empty(experts, 2 * d_ff)) if bias else None
         self.down_bias = nn.Parameter(torch.empty(experts, d_model)) if bias else None
+        self.weight_filters = {}  # by name, what a packed matrix goes through before it is used
 
     def initial(self, init: Init) -> dict[str, Rule]:
         _, d_model, d_ff = self.down_proj.shape
@@ -36,11 +38,13 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
         """`x` [M, D], the rows of expert 0 first, then those of expert 1, ...; `sizes` [E] int: rows of each."""
-        if _traceable(x, self.gate_up_proj, self.down_proj):
-            gate, up = _grouped_linear(x, self.gate_up_proj, self.gate_up_bias, sizes).chunk(2, dim=-1)
-            return _grouped_linear(self.act(gate) * up, self.down_proj, self.down_bias, sizes)
+        gate_up, down = self._in_use("gate_up_proj"), self._in_use("down_proj")
+        if _in_one_product(x, gate_up, down):
+            ends = sizes.cumsum(0, dtype=torch.int32)
+            gate, up = _grouped_linear(x, gate_up, self.gate_up_bias, sizes, ends).chunk(2, dim=-1)
+            return _grouped_linear(self.act(gate) * up, down, self.down_bias, sizes, ends)
         hit = [(e, n) for e, n in enumerate(sizes.tolist()) if n] or [(0, 0)]
-        packed = (self.gate_up_proj, self.gate_up_bias, self.down_proj, self.down_bias)
+        packed = (gate_up, self.gate_up_bias, down, self.down_bias)
         if torch.is_grad_enabled():  # unbind's backward writes all experts once; indexing's would once for each expert
             packed = [p if p is None else p.unbind(0) for p in packed]
         parts = zip(hit, x.split([n for _, n in hit]), strict=True)
@@ -52,8 +56,12 @@ class Experts(nn.Module):
 
     def batched(self, x: torch.Tensor) -> torch.Tensor:
         """The same on buffers of one length for every expert, [E, C, D] -> [E, C, D]."""
-        gate, up = _batched_linear(x, self.gate_up_proj, self.gate_up_bias).chunk(2, dim=-1)
-        return _batched_linear(self.act(gate) * up, self.down_proj, self.down_bias)
+        gate, up = _batched_linear(x, self._in_use("gate_up_proj"), self.gate_up_bias).chunk(2, dim=-1)
+        return _batched_linear(self.act(gate) * up, self._in_use("down_proj"), self.down_bias)
+
+    def _in_use(self, name: str) -> torch.Tensor:
+        weight = getattr(self, name)
+        return self.weight_filters[name](weight) if name in self.weight_filters else weight
 
 
 def run_all(experts: Experts, x: torch.Tensor, selected: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -99,14 +107,43 @@ def _rows(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
 
 def _combine(y: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """`y` [M, D] of the assignments `order` [M] -> [N, D]; one that is missing adds zero. Needs no atomic additions."""
+    return (_weighted_sum if torch.compiler.is_compiling() else _Combine.apply)(y, order, weights)
+
+
+def _weighted_sum(y: torch.Tensor, order: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     n, k = weights.shape
-    home = y.new_zeros(n * k, y.shape[1]).index_copy(0, order, y)
-    return (home.unflatten(0, (k, n)) * weights.T.unsqueeze(-1)).sum(0)
+    empty = y.new_empty if len(order) == n * k else y.new_zeros
+    home = empty(n * k, y.shape[1]).index_copy_(0, order, y).unflatten(0, (k, n))
+    total = home[0] * weights[:, :1]
+    for choice in range(1, k):
+        total.addcmul_(home[choice], weights[:, choice : choice + 1])
+    return total
 
 
-def _grouped_linear(x, weight, bias, sizes: torch.Tensor) -> torch.Tensor:
+class _Combine(torch.autograd.Function):
+    """The weighted sum, which keeps `y` for its gradients and nothing of that size besides."""
+
+    @staticmethod
+    def forward(ctx, y, order, weights) -> torch.Tensor:
+        ctx.save_for_backward(y, order, weights)
+        return _weighted_sum(y, order, weights)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dtotal) -> tuple:
+        y, order, weights = ctx.saved_tensors
+        n, k = weights.shape
+        dy = _rows(dtotal, order)
+        pairs = zip(y.chunk(4), dy.chunk(4), strict=True)  # a product of all rows would be the peak of a training step
+        found = torch.cat([(part * dpart).sum(-1) for part, dpart in pairs])
+        dweights = found.new_zeros(n * k).index_copy_(0, order, found).view(k, n).T
+        dy.mul_(weights.T.flatten()[order, None])
+        return dy.to(y.dtype), None, dweights
+
+
+def _grouped_linear(x, weight, bias, sizes: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """`x` [M, I] in E consecutive groups, `weight` [E, O, I], `bias` [E, O] or None -> [M, O], by torch's kernel."""
-    y = F.grouped_mm(x, weight.transpose(1, 2), offs=sizes.cumsum(0).to(torch.int32))
+    y = F.grouped_mm(x, weight.transpose(1, 2), offs=ends)
     return y if bias is None else y + bias.repeat_interleave(sizes, 0, output_size=len(x))
 
 
@@ -115,12 +152,15 @@ def _batched_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | 
     return y if bias is None else y + bias.unsqueeze(1)
 
 
-def _traceable(x: torch.Tensor, *weights: torch.Tensor) -> bool:
-    """Whether to use torch's grouped product: only under torch.compile, which takes it in bfloat16. Elsewhere the loop
-    is as fast, takes every dtype and width, and leaves a zero gradient to an expert nobody chose on every device."""
-    return (
-        torch.compiler.is_compiling()
-        and hasattr(F, "grouped_mm")
-        and all(w.dtype == x.dtype == torch.bfloat16 for w in weights)
-        and all(n * w.element_size() % 16 == 0 for w in weights for n in w.shape[1:])
-    )
+def _in_one_product(x: torch.Tensor, *weights: torch.Tensor) -> bool:
+    """Whether torch's grouped product does it: on a CPU from as many rows on as there are experts, since it looks at
+    all, and under torch.compile, which takes it in bfloat16. It wants one dtype, whole 16 bytes and no autocast.
+    Elsewhere the loop runs, which leaves a zero gradient to an expert that nobody chose on every device."""
+    if not hasattr(F, "grouped_mm") or any(w.dtype != x.dtype for w in weights):
+        return False
+    if any(n * w.element_size() % 16 for w in weights for n in w.shape[1:]):
+        return False
+    if torch.compiler.is_compiling():
+        return x.dtype == torch.bfloat16
+    plain = x.device.type == "cpu" and x.dtype != torch.float64 and not torch.is_autocast_enabled("cpu")
+    return plain and len(x) >= len(weights[0]) and all(t.data_ptr() % 16 == 0 for t in (x, *weights))

@@ -1,10 +1,9 @@
-"""Which experts a token goes to and with what weight; the losses and the bias that keep the choice balanced.
+"""The router of a mixture: which experts a token goes to and with what weight, and the bias that evens the choice.
 
 B batch, T tokens, D d_model, E experts, K top_k. A token x has logits W x, affinities s = affinity(W x), and goes to
-the K experts with the largest s (or s + b, where b is the correction bias) with weights taken from s.
+the K experts with the largest s (or s + b, where b is the correction bias; or those that a hash of its id names) with
+weights taken from s.
 """
-
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -12,68 +11,8 @@ from torch.nn import functional as F
 
 from .context import Context
 from .initial import Constant, Init, Normal, Rule
-
-_AFFINITIES = ("softmax", "sigmoid", "sqrt_softplus")
-
-
-@dataclass(frozen=True)
-class RouterRecord:
-    """What one router decided in one forward pass: enough for the auxiliary losses and the correction bias."""
-
-    logits: torch.Tensor  # [B, T, E]
-    selected: torch.Tensor  # [B, T, K] int
-
-
-def affinity(logits: torch.Tensor, kind: str) -> torch.Tensor:
-    """Affinities of each token to each expert, `[..., E] -> [..., E]`, in float32 (float64 stays).
-
-    softmax: over the experts (Fedus et al. 2021, Switch Transformers, equation 1). sigmoid: each expert for itself
-    (DeepSeek-V3, equation 15). sqrt_softplus: sqrt(log(1 + exp(x))) (DeepSeek-V4).
-    """
-    x = logits.to(_at_least_float32(logits.dtype))
-    if kind == "softmax":
-        return x.softmax(-1)
-    if kind == "sigmoid":
-        return x.sigmoid()
-    # Far below zero it is exp(x / 2), whose gradient is finite where softplus underflows. The branch that `where` does
-    # not take must stay finite too: zero times infinity is not zero.
-    return torch.where(x < -30, (x.clamp(max=0) / 2).exp(), F.softplus(x.clamp(min=-30)).sqrt())
-
-
-def count(selected: torch.Tensor, experts: int, keep: torch.Tensor | None = None) -> torch.Tensor:
-    """How many assignments each expert got, `[..., K] -> [E]` int; `keep` `[...]` leaves padding out."""
-    counted = torch.ones_like(selected) if keep is None else keep.unsqueeze(-1).expand_as(selected).long()
-    return torch.zeros(experts, dtype=torch.long, device=selected.device).scatter_add_(
-        0, selected.flatten(), counted.flatten()
-    )
-
-
-def balance_loss(records: list[RouterRecord], kind: str, keep: torch.Tensor | None) -> torch.Tensor:
-    """E * sum_e f_e P_e over the tokens of all layers given, a scalar; K when the load is even.
-
-    f_e is the share of tokens that chose expert e and P_e its mean probability (Switch Transformers, equations 4 to
-    6, as Mixtral counts them: K assignments a token, layers concatenated). The probabilities are the affinities over
-    their sum (DeepSeek-V3, equation 19), which changes nothing for softmax. Padding (`keep` False) does not count.
-    """
-    device, experts = records[0].logits.device, records[0].logits.shape[-1]
-    load = mass = 0
-    for record in records:  # layers may live on different devices
-        scores = affinity(record.logits, kind)
-        probabilities = scores / (scores.sum(-1, keepdim=True) + 1e-20)
-        seen = _on(keep, record.logits.device)
-        load = load + count(record.selected, experts, seen).to(device)
-        mass = mass + _sum_over_tokens(probabilities, seen).to(device)
-    rows = _tokens(records, keep)
-    return experts * (load / rows * (mass / rows)).sum()
-
-
-def z_loss(records: list[RouterRecord], keep: torch.Tensor | None) -> torch.Tensor:
-    """Mean over the tokens of all layers given of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE, equation 5)."""
-    device, total = records[0].logits.device, 0
-    for record in records:
-        square = record.logits.to(_at_least_float32(record.logits.dtype)).logsumexp(-1, keepdim=True).square()
-        total = total + _sum_over_tokens(square, _on(keep, record.logits.device)).sum().to(device)
-    return total / _tokens(records, keep)
+from .op_balance import RouterRecord, count
+from .op_routing import AFFINITIES, affinity, at_least_float32, hash_experts, within_groups
 
 
 class Router(nn.Module):
@@ -82,7 +21,7 @@ class Router(nn.Module):
     `weight` is a bare parameter, so that adapters put on every linear layer leave the router alone. With the
     correction bias (Wang et al. 2024, Auxiliary-Loss-Free Load Balancing) a buffer `correction_bias` `[E]` is added
     to the affinities when experts are chosen, never to the weights. It stays in float32 when the model is cast to
-    half precision: its steps would be rounded away.
+    half precision: its steps would be rounded away. `group_limit` None: a token may use every group.
     """
 
     def __init__(
@@ -97,13 +36,20 @@ class Router(nn.Module):
         router_init_std: float | None,
         router_jitter: float,
         bias_correction: dict,
+        routing: dict,
+        groups: int | None,
+        group_limit: int | None,
     ):
         super().__init__()
-        if affinity not in _AFFINITIES:
-            raise ValueError(f"unknown affinity {affinity!r}; one of {', '.join(_AFFINITIES)}")
+        if affinity not in AFFINITIES:
+            raise ValueError(f"unknown affinity {affinity!r}; one of {', '.join(AFFINITIES)}")
+        if routing["type"] not in ("learned", "hash"):
+            raise ValueError(f"unknown routing {routing['type']!r}; one of learned, hash")
         self.experts, self.top_k, self.affinity = experts, top_k, affinity
         self.normalize, self.scale, self.jitter = normalize_top_k, routed_scale, router_jitter
         self.init_std, self.correction = router_init_std, bias_correction
+        self.salt = routing["hash_salt"] if routing["type"] == "hash" else None
+        self.groups, self.group_limit = groups, group_limit
         self.in_float32 = config.dtype_policy == "layered_safe"
         self.weight = nn.Parameter(torch.empty(experts, config.hidden_size))
         if bias_correction["enabled"]:
@@ -114,32 +60,48 @@ class Router(nn.Module):
         return {"weight": weight} | ({"correction_bias": Constant(0.0)} if self.correction["enabled"] else {})
 
     def forward(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, RouterRecord]:
-        """`x` [B, T, D] -> the weights of the chosen experts [B, T, K], float32 or wider, and the record."""
+        """`x` [B, T, D] -> the weights of the chosen experts [B, T, K], float32 or wider, and the record.
+
+        Raises ValueError where a hash is to choose and the context has no token ids.
+        """
         logits = self._logits(x)
         scores = affinity(logits, self.affinity)
-        choice = scores.detach()
-        if self.correction["enabled"]:
-            choice = choice + self._bias_of_this_call(context)
-        selected = choice.topk(self.top_k, dim=-1).indices
+        selected = self._chosen(scores.detach(), context)
         weights = scores.gather(-1, selected)
         if self.normalize:
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
-        return weights * self.scale, RouterRecord(logits, selected)
+        documents = None if context.starts is None else context.starts.long().cumsum(1)
+        weights = weights if self.scale == 1 else weights * self.scale
+        return weights, RouterRecord(logits, selected, context.keep, documents)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.jitter > 0:  # the router alone sees the noise (Switch Transformers, table 2)
             x = x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
         if not self.in_float32:
             return F.linear(x, self.weight)
-        wide = _at_least_float32(x.dtype)
+        wide = at_least_float32(x.dtype)
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(x.to(wide), self.weight.to(wide))
+
+    def _chosen(self, choice: torch.Tensor, context: Context) -> torch.Tensor:
+        """The experts of each token, [B, T, K] int, the best first (of a hash: in the order drawn)."""
+        if self.salt is not None:
+            if context.input_ids is None:
+                raise ValueError("these experts are chosen by a hash of the token ids; give input_ids")
+            return hash_experts(context.input_ids, self.salt, self.experts, self.top_k)
+        corrected = self.correction["enabled"]
+        if corrected:
+            choice = choice + self._bias_of_this_call(context)
+        if self.group_limit is not None:
+            choice = within_groups(choice, self.groups, self.group_limit, best=2 if corrected else 1)
+        return choice.topk(self.top_k, dim=-1).indices
 
     def _bias_of_this_call(self, context: Context) -> torch.Tensor:
         """The bias as this call first saw it: a checkpointed layer runs again after the bias has moved on."""
         if not self.training:
             return self.correction_bias
-        return context.memo.setdefault(("correction_bias", id(self)), self.correction_bias.clone())
+        memo = context.memo.get("call", context.memo)  # a layer that only some tokens reach has a memo of its own
+        return memo.setdefault(("correction_bias", id(self)), self.correction_bias.clone())
 
     @torch.no_grad()
     def update_bias(self, selected: torch.Tensor, keep: torch.Tensor | None) -> None:
@@ -161,23 +123,3 @@ class Router(nn.Module):
         if before is not None and self.correction_bias.dtype in (torch.bfloat16, torch.float16):
             self.correction_bias = before.to(self.correction_bias.device)
         return self
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
-
-
-def _on(keep: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    return None if keep is None else keep.to(device)
-
-
-def _sum_over_tokens(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-    """`[B, T, X] -> [X]`, padding left out."""
-    return (values if keep is None else values.masked_fill(~keep.unsqueeze(-1), 0.0)).sum((0, 1))
-
-
-def _tokens(records: list[RouterRecord], keep: torch.Tensor | None):
-    """Real tokens times layers, at least one."""
-    if keep is None:
-        return len(records) * records[0].logits.shape[:-1].numel()
-    return len(records) * keep.sum().clamp(min=1).to(records[0].logits.device)

@@ -23,17 +23,19 @@ def inputs(preset: Path, build: Path) -> dict:
 
 
 def run(preset: Path, build: Path, out: Path) -> None:
-    """Raises CompileError for every feature that is not built yet, placed in the preset."""
+    """Raises CompileError for everything that cannot be built, placed in the preset."""
     from eulerstack.compiler.compile import compile_ir
-    from eulerstack.compiler.runtime import unbuilt
+    from eulerstack.compiler.runtime import refuse
     from eulerstack.errors import CompileError
     from eulerstack.ir.types import from_dict
     from eulerstack.language.load import load_preset
 
     ir = from_dict(json.loads((build / "normalize.json").read_text(encoding="utf-8"))["ir"])
-    if unbuilt(ir):
-        raise CompileError(unbuilt(ir, load_preset(preset)))
-    compiled = compile_ir(ir, name=preset.stem)
+    try:
+        compiled = compile_ir(ir, name=preset.stem)
+    except CompileError:
+        refuse(ir, load_preset(preset))  # says it again with places, which the IR has not
+        raise
     (out / "compile.json").write_text(compiled.to_json(), encoding="utf-8")
     (out / "code.json").write_text(compiled.code_json(), encoding="utf-8")
 

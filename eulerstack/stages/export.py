@@ -29,10 +29,10 @@ def prepare(preset: Path, build: Path) -> None:
 
 def tokenizer_digest(build: Path) -> dict:
     """What the tokenizer that the preset contracts depends on."""
-    from eulerstack.export.tokenizer import digest
+    from eulerstack.export.tokenizer import digest, extra_tokens
 
     ir = _ir(build)
-    return digest(ir["tokenizer_contract"], ir["model"]["vocab_size"])
+    return digest(ir["tokenizer_contract"], ir["model"]["vocab_size"], extra_tokens(ir["transition"]))
 
 
 def run(preset: Path, build: Path, out: Path) -> None:

@@ -21,12 +21,12 @@ def inputs(preset: Path, build: Path) -> dict:
 def run(preset: Path, build: Path, out: Path) -> None:
     """Raises the errors of the language, all of them at once."""
     from eulerstack.compiler.closure import parts
-    from eulerstack.compiler.runtime import runtime_config, unbuilt
+    from eulerstack.compiler.runtime import payload_of
     from eulerstack.ir.normalizer import normalize_to_ir
     from eulerstack.ir.types import to_dict
 
     ir = normalize_to_ir(preset)
-    document = {"ir": to_dict(ir), "parts": [] if unbuilt(ir) else parts(runtime_config(ir))}
+    document = {"ir": to_dict(ir), "parts": parts(payload_of(ir))}
     (out / "normalize.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

@@ -27,12 +27,12 @@ def run(preset: Path, build: Path, out: Path) -> None:
     """Raises DataError for text that cannot be read or a token that the vocabulary does not hold."""
     from eulerstack.data.prepare import tokenize_jsonl
     from eulerstack.data.sample import write_corpus
-    from eulerstack.export.tokenizer import resolve
+    from eulerstack.export.tokenizer import extra_tokens, resolve
     from eulerstack.ir.types import from_dict
 
     ir = from_dict(json.loads((build / "normalize.json").read_text(encoding="utf-8"))["ir"])
     contract = ir.tokenizer_contract
-    tokenizer = resolve(contract, ir.model.vocab_size, fetch=True)
+    tokenizer = resolve(contract, ir.model.vocab_size, extra_tokens=extra_tokens(ir.transition), fetch=True)
     data = tokenize_jsonl(
         write_corpus(), tokenizer, max_seq_len=MAX_SEQ_LEN, add_bos=contract.add_bos, add_eos=contract.add_eos
     )

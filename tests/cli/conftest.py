@@ -107,9 +107,6 @@ def untouched(own):
 # Features that are not built yet: a piece of TINY, what to put there, where it is refused, and its name.
 ATTENTION, END = "mixer: {type: attention, attention: {window: 16}}", "head: {type: causal_lm}\n"
 UNBUILT = {
-    "retnet": (ATTENTION, "mixer: {type: retnet}", "7:13", "'retnet'"),
-    "hyena": (ATTENTION, "mixer: {type: hyena}", "7:13", "'hyena'"),
-    "sinks": ("{window: 16}", "{attention_sinks: {}}", "7:42", "'attention_sinks'"),
     "native": (END, f"{END}compatibility: {{compile_target: native}}\n", "16:17", "'native'"),
 }
 

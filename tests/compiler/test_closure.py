@@ -56,7 +56,7 @@ def test_everything_that_a_payload_names_is_a_part():
         "quantisation": {"dtype": "fp8"},
     }
     found = ["depth_gate", "fake_quant", "head_causal_lm_mtp", "memory_retrieval", "mixer_attention", "mixer_branched"]
-    found += ["mixer_mamba1", "residual_hyper_connection", "run_integrator", "run_parallel", "shape_change"]
+    found += ["mixer_mamba1", "recipe", "residual_hyper_connection", "run_integrator", "run_parallel", "shape_change"]
     assert parts(payload) == found
 
 

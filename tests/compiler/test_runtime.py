@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from eulerstack.compiler.closure import parts
 from eulerstack.compiler.runtime import refuse, runtime_config, unbuilt
 from eulerstack.errors import CompileError, NormalizationError
+from eulerstack.export.build import build_on_meta
 from eulerstack.ir.normalizer import normalize, normalize_to_ir
 from eulerstack.ir.shrink import shrink
+from eulerstack.ir.tensors import parameters
 from eulerstack.language.load import load_preset
 from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
 
@@ -173,104 +176,62 @@ def test_router_logits_are_asked_for_where_a_loss_needs_them(moe, wanted):
     assert config()["output_router_logits"] is False
 
 
-BLOCK = "layer_templates.block"
-TWO_MIXERS = {"a": {"type": "attention"}, "b": {"type": "mamba"}}
-STREAMS = [{"stream": name, "body": [{"template": "block"}]} for name in "ab"]
-
-
-def mixer(kind: str, **options) -> dict:
-    return {f"{BLOCK}.mixer": {"type": kind} | ({kind: options} if options else {})}
-
-
-def moe(**options) -> dict:
-    return {f"{BLOCK}.ffn": {"type": "moe", "moe": MOE["moe"] | options}}
-
-
-LATER = [
-    (f"{BLOCK}.mixer.type", mixer("retnet")),
-    (f"{BLOCK}.mixer.type", mixer("hyena")),
-    (f"{BLOCK}.mixer.type", mixer("ttt_layer")),
-    (f"{BLOCK}.mixer.type", mixer("branched", branches=TWO_MIXERS)),
-    (f"{BLOCK}.mixer.attention.q_latent_dim", mixer("attention", latent_dim=16, q_latent_dim=24)),
-    (f"{BLOCK}.mixer.attention.qk_rope_dim", mixer("attention", latent_dim=16, qk_rope_dim=8)),
-    (f"{BLOCK}.mixer.attention.qk_nope_dim", mixer("attention", latent_dim=16, qk_nope_dim=8)),
-    (f"{BLOCK}.mixer.attention.v_head_dim", mixer("attention", latent_dim=16, v_head_dim=8)),
-    (f"{BLOCK}.mixer.attention.compression", mixer("attention", compression={"type": "hca", "m_block": 4})),
-    (f"{BLOCK}.mixer.attention.attention_sinks", mixer("attention", attention_sinks={"n_per_head": 1})),
-    (f"{BLOCK}.ffn.moe.routing.type", moe(routing={"type": "hash", "hash_salt": 3})),
-    (f"{BLOCK}.ffn.moe.balance.group_limit", moe(balance={"group_limit": 2})),
-    (f"{BLOCK}.ffn.moe.balance.sequence_aux_coef", moe(balance={"sequence_aux_coef": 0.1})),
-    (f"{BLOCK}.memory", {f"{BLOCK}.memory": {"type": "associative"}}),
-    (f"{BLOCK}.shape_change", {f"{BLOCK}.shape_change": {"d_out": 32}}),
-    (f"{BLOCK}.residual.type", {f"{BLOCK}.residual": {"type": "hyper_connection", "hyper": {"expand": 2}}}),
-    ("layer_schedule[0].depth_gating", {"layer_schedule.0.depth_gating": {"capacity": 0.5}}),
-    (
-        "layer_schedule[0].integrator",
-        {"layer_schedule": [{"integrator": {"type": "discrete", "steps": 2, "body": "block"}}]},
-    ),
-    ("layer_schedule[0].parallel", {"layer_schedule": [{"parallel": STREAMS}]}),
-    ("head.type", {"head": {"type": "causal_lm_mtp", "mtp": {"head_template": "block"}}}),
-    ("compatibility.compile_target", {"compatibility.compile_target": "native"}),
-    (
-        "compatibility.quant_aware_training.enabled",
-        {"compatibility.quant_aware_training": {"enabled": True}},
-    ),
-    ("execution_modes", {"execution_modes": [{"name": "think", "max_tokens": 9}]}),
-    ("transition", {"transition": {"type": "budget_exhausted"}}),
-]
-
-
-@pytest.mark.parametrize(("where", "changes"), LATER, ids=str)
-def test_what_is_not_built_is_refused_at_its_key(where, changes, tmp_path):
+def test_what_is_not_built_is_refused_at_its_key(tmp_path):
     file = tmp_path / "later.yml"
-    file.write_text(yaml.safe_dump(changed(changes), sort_keys=False))
+    file.write_text(yaml.safe_dump(changed({"compatibility.compile_target": "native"}), sort_keys=False))
     checked = load_preset(file)
     (problem,) = unbuilt(normalize(checked), checked)
-    assert problem.category == "CompileError"
-    assert problem.where == where
-    assert "not built yet" in problem.what
-    key = where.rpartition(".")[2].partition("[")[0]
+    assert (problem.category, problem.where) == ("CompileError", "compatibility.compile_target")
     text = file.read_text().splitlines()[problem.line - 1]
-    assert text[problem.column - 1 :].startswith(f"{key}:")
-    with pytest.raises(CompileError, match=key):
+    assert text[problem.column - 1 :].startswith("compile_target:")
+    with pytest.raises(CompileError, match="compile_target: 'native' is not built yet"):
         runtime_config(normalize_to_ir(file))
 
 
+def test_a_pattern_that_quantises_nothing_is_refused_at_its_place(tmp_path):
+    file = tmp_path / "scope.yml"
+    quantised = {"enabled": True, "scope": ["model.layers.*.ffn.*", "*.no_such_*", "*.embed_tokens.*"]}
+    file.write_text(yaml.safe_dump(changed({"compatibility.quant_aware_training": quantised}), sort_keys=False))
+    checked = load_preset(file)
+    with pytest.raises(CompileError) as caught:
+        refuse(normalize(checked), checked)
+    problems = caught.value.problems
+    assert [p.where.rpartition(".")[2] for p in problems] == ["scope[1]", "scope[2]"]
+    lines = file.read_text().splitlines()
+    assert all(p.what.split("'")[1] in lines[p.line - 1] for p in problems)
+
+
+def test_a_pattern_of_a_layer_that_the_small_variant_has_not_is_dropped_there():
+    quantised = {"enabled": True, "scope": ["model.layers.7.ffn.*", "*.o_proj.*"]}
+    tree = changed({"layer_schedule.0.repeat": 9, "compatibility.quant_aware_training": quantised})
+    small = shrink(normalize_to_ir(tree))
+    assert small.compatibility.quant_aware_training.scope == ("*.o_proj.*",)
+    refuse(small)
+
+
+def test_everything_of_the_language_is_built(tmp_path):
+    """The preset that uses every key compiles, is predicted to the last tensor, and runs."""
+    ir = normalize(load_preset(EVERYTHING))
+    refuse(ir)
+    small = shrink(ir)
+    model = build_on_meta(runtime_config(small))
+    assert {name for name, _ in model.named_parameters()} == set(parameters(small))
+    assert set(parts(runtime_config(ir))) >= {"run_parallel", "run_integrator", "depth_gate", "shape_change"}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("off", "part"),
     [
-        {"layer_schedule.0.depth_gating": {"enabled": False}},
-        {"compatibility.quant_aware_training": {"enabled": False}},
-        mixer("attention", attention_sinks={"n_per_head": 0}),
-        moe(balance={}, routing={"type": "learned"}),
+        ({"layer_schedule.0.depth_gating": {"enabled": False}}, "depth_gate"),
+        ({"compatibility.quant_aware_training": {"enabled": False}}, "fake_quant"),
     ],
     ids=str,
 )
-def test_what_is_switched_off_is_not_refused(changes):
-    ir = normalize_to_ir(changed(changes))
-    refuse(ir)
-    runtime_config(ir)
-
-
-def test_all_gaps_at_once_each_once():
-    checked = load_preset(EVERYTHING)
-    problems = unbuilt(normalize(checked), checked)
-    wheres = [problem.where for problem in problems]
-    assert len(wheres) == len(set(wheres)) > 25
-    assert all(problem.line for problem in problems)
-    for name in ("compression", "attention_sinks", "memory", "shape_change", "depth_gating", "parallel", "integrator"):
-        assert any(where.endswith(name) for where in wheres), name
-    with pytest.raises(CompileError) as error:
-        refuse(normalize(checked), checked)
-    assert len(error.value.problems) == len(problems)
-    lines = [problem.line for problem in error.value.problems]
-    assert lines == sorted(lines)
-
-
-def test_a_missing_mixer_is_answered_with_those_there_are():
-    (problem,) = unbuilt(normalize_to_ir(changed(mixer("retnet"))))
-    assert problem.fix == "use one of attention, mamba, none"
-    assert (problem.path, problem.line) == ("plain", None)
+def test_what_is_switched_off_is_not_there(off, part):
+    payload = runtime_config(normalize_to_ir(changed(off)))
+    assert part not in parts(payload)
+    on = {key: value | {"enabled": True} for key, value in off.items()}
+    assert part in parts(runtime_config(normalize_to_ir(changed(on))))
 
 
 def test_an_ir_against_the_law_is_not_compiled():

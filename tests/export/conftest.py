@@ -40,6 +40,8 @@ MOE = {
     "router_init_std": None,
     "router_jitter": 0.0,
     "bias_correction": {"enabled": True, "update_rate": 0.001, "target_imbalance": 0.0},
+    "routing": {"type": "learned", "hash_salt": None},
+    "balance": {"sequence_aux_coef": 0.0, "groups": None, "group_limit": None},
 }
 NORM = {"type": "rmsnorm", "position": "pre", "unit_offset": False, "bias": True}
 REST = {"norm": NORM, "residual": {"type": "sequential", "scaling": 1.0}}

@@ -25,6 +25,16 @@ MAMBA2 = {"type": "mamba", "mamba": {"d_state": 6, "head_dim": 12, "n_groups": 2
 LAYER_NORM = {"type": "layernorm"}
 
 
+ATTENTION, WINDOW = {"type": "attention"}, {"type": "attention", "attention": {"window": 7, "latent_dim": 9}}
+WIDTHS = ("convolutions", "hourglass")
+KEPT = {"update_at_inference": True, "persistence": "persistent"}
+MIXINGS = ("birkhoff", "unconstrained", "learned_lowrank")
+
+
+def hyper(mixing: str) -> dict:
+    return {"type": "hyper_connection", "hyper": {"expand": 3, "mixing": mixing}}
+
+
 def models(preset, template) -> dict[str, dict]:
     """One model for each thing that changes which tensors there are."""
     sandwich = {"position": "sandwich"}
@@ -36,6 +46,18 @@ def models(preset, template) -> dict[str, dict]:
             embedding={"positional": "learned"},
         ),
         "latent": preset(template({"latent_dim": 20, "qkv_bias": True, "qk_norm": "rmsnorm"}), n_kv_heads=2),
+        "decoupled": preset(
+            template({"latent_dim": 20, "q_latent_dim": 11, "qkv_bias": True, "attention_sinks": {}}),
+            template({"latent_dim": 9, "qk_rope_dim": 6, "qk_nope_dim": 5, "v_head_dim": 7, "window": 8}),
+            template({"attention_sinks": {"n_per_head": 3}}),
+            n_kv_heads=2,
+        ),
+        "memories": preset(
+            template(memory={"type": "associative", "params": {"hidden": 10}, "update_at_inference": True}),
+            template(NONE, memory={"type": "neural_memory", "params": {"hidden": 7}} | KEPT),
+            template(MAMBA2, memory={"type": "retrieval", "params": {"hidden": 9}} | KEPT),
+            template(memory={"type": "associative"}),
+        ),
         "full norms": preset(template({"qk_norm": "rmsnorm_full"}), n_kv_heads=1, head_dim=14),
         "windows": preset(
             template({"window": 10}),
@@ -61,6 +83,32 @@ def models(preset, template) -> dict[str, dict]:
         ),
         "euler": preset(template(MAMBA2, norm=LAYER_NORM), template(), schedule=integrated("ode_euler", "token")),
         "rk4": preset(template(), template(), schedule=integrated("ode_rk4", "hidden")),
+        "streams of all mixings": preset(
+            template(residual=hyper("birkhoff")),
+            template(MAMBA2, MOE, residual=hyper("unconstrained")),
+            template(NONE, residual=hyper("learned_lowrank"), norm=sandwich),
+        ),
+        **{mixing: preset(template(residual=hyper(mixing)), template(residual=hyper(mixing))) for mixing in MIXINGS},
+        "narrow": preset(
+            template(shape_change={"d_out": 24, "projection": "conv1d"}),
+            template(MAMBA2, shape_change={"d_out": 60, "projection": "mlp"}),
+        ),
+        "narrow and parallel": preset(template(residual=parallel, shape_change={"d_out": 17})),
+        "convolutions": preset(template(shape_change={"d_out": 20, "projection": "conv1d"})),
+        "hourglass": preset(
+            template(shape_change={"d_out": 20, "projection": "mlp"}), template(shape_change={"d_out": 9})
+        ),
+        "depth": preset(
+            template({"window": 7}),
+            template(MAMBA2, MOE),
+            schedule=[
+                {"template": "t0", "depth_gating": {"capacity": 0.25}},
+                {"template": "t1", "depth_gating": {"router": "learned_gate"}},
+            ],
+        ),
+        "branches": preset(
+            template({"type": "branched", "branched": {"branches": {"a.b": MAMBA2, "c": ATTENTION, "d": WINDOW}}}),
+        ),
         "no bias in norms": preset(
             template(norm=LAYER_NORM | {"bias": False}), head={"bias": True, "tie_weights": False}
         ),
@@ -102,12 +150,24 @@ def test_predicted_tensors_of_the_catalogue(catalogue):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gpt2", "latent", "full norms", "experts", "sandwich", "parallel attention", "rk4"]
+    "name",
+    ["llama", "gpt2", "latent", "full norms", "experts", "sandwich", "parallel attention", "rk4", *MIXINGS, *WIDTHS],
 )
 def test_flops_are_what_a_counter_counts(name, preset, template):
     chosen = models(preset, template) | {"parallel attention": preset(template(residual={"type": "parallel"}))}
     ir, length = normalize_to_ir(chosen[name]), 37
     model = build(runtime_config(ir)).eval()
+    model.config._attn_implementation = "eager"
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(input_ids=torch.arange(length)[None] % 300, use_cache=False)
+    assert counter.get_total_flops() == length * costs(ir, length).flops_per_token
+
+
+@pytest.mark.parametrize("capacity", [0.25, 0.5, 1])
+def test_flops_of_gated_layers_are_those_of_training(capacity, preset, template):
+    gated = {"template": "t0", "depth_gating": {"capacity": capacity}}
+    ir, length = normalize_to_ir(preset(template(), schedule=[gated, {"template": "t0"}])), 36
+    model = build(runtime_config(ir)).train()
     model.config._attn_implementation = "eager"
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(input_ids=torch.arange(length)[None] % 300, use_cache=False)

@@ -1,5 +1,6 @@
 """The small variant: about 50 K parameters, and still the same topology."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,13 +25,14 @@ def test_the_catalogue_becomes_small(catalogue):
     for path in catalogue.values():
         ir = normalize_to_ir(path)
         small = shrink(ir)
-        assert 30_000 < costs(small).total < 80_000, path.stem
-        assert len(small.layers) <= 8
+        assert 25_000 < costs(small).total < 90_000, path.stem
+        assert len(small.layers) <= 10
         assert {layer.template for layer in small.layers} == {layer.template for layer in ir.layers}
         assert small.model.n_heads * ir.model.n_kv_heads == small.model.n_kv_heads * ir.model.n_heads
         assert small.model.vocab_size == SMALL_VOCAB
         assert (small.tokenizer_contract.type, small.tokenizer_contract.pretrained) == ("byte_bpe", None)
-        assert small.head == ir.head
+        assert replace(small.head, mtp=None) == replace(ir.head, mtp=None)
+        assert (small.head.mtp is None) == (ir.head.mtp is None)
         assert small.embedding.tie_word_embeddings == ir.embedding.tie_word_embeddings
 
 
@@ -184,7 +186,7 @@ def test_every_kind_of_entry_stays():
 
 
 def test_every_branch_weighs(catalogue):
-    """Without any one mixer or FFN the logits move well beyond what checks call equal."""
+    """Without any one mixer, memory or FFN the logits move well beyond what checks call equal."""
     for path in catalogue.values():
         small = shrink(normalize_to_ir(path))
         refuse(small)
@@ -194,8 +196,8 @@ def test_every_branch_weighs(catalogue):
         with torch.no_grad():
             full = model(input_ids=ids).logits
             for layer in model.model.layers:
-                for part in (layer.mixer, layer.ffn):
+                for part in (getattr(layer, name) for name in layer.present):
                     handle = part.register_forward_hook(lambda _, __, out: (torch.zeros_like(out[0]), *out[1:]))
                     moved = (model(input_ids=ids).logits - full).abs().max() / full.std()
                     handle.remove()
-                    assert moved > 0.05, (path.stem, layer)
+                    assert moved > 0.03, (path.stem, layer)

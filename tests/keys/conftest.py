@@ -18,12 +18,13 @@ from eulerstack.compiler.runtime import runtime_config
 from eulerstack.errors import EulerStackError
 from eulerstack.export.build import build, build_on_meta, plan
 from eulerstack.export.draws import chunk
-from eulerstack.export.tokenizer import resolve
+from eulerstack.export.tokenizer import extra_tokens, resolve
 from eulerstack.ir.costs import costs
 from eulerstack.ir.normalizer import normalize_to_ir
 from eulerstack.language.load import check
 from eulerstack.language.realism import judge_realism
 from eulerstack.language.schema import Spec
+from eulerstack.modeling.recipe import generate
 
 TOKENS = torch.randint(0, 270, (2, 24), generator=torch.Generator().manual_seed(0))
 ONE_OF_SEVERAL = ("layer_templates.*.mixer", "layer_templates.*.ffn")
@@ -138,6 +139,14 @@ def _logits(tree: dict, dtype: torch.dtype = torch.float64, training: bool = Fal
         return _model(tree, dtype).train(training)(input_ids=TOKENS, use_cache=False).logits
 
 
+def _continued(tree: dict) -> torch.Tensor:
+    """Logits of a call that begins a document and continues the cache of the call before."""
+    model, places = _model(tree), torch.arange(12).expand(2, -1)
+    with torch.no_grad():
+        past = model(input_ids=TOKENS[:, :12], position_ids=places, use_cache=True).past_key_values
+        return model(input_ids=TOKENS[:, 12:], position_ids=places, past_key_values=past, use_cache=True).logits
+
+
 def _shapes(tree: dict) -> dict:
     model = _model(tree)
     return {name: tuple(p.shape) for name, p in (*model.named_parameters(), *model.named_buffers())}
@@ -146,6 +155,33 @@ def _shapes(tree: dict) -> dict:
 def _loss(tree: dict) -> torch.Tensor:
     with torch.no_grad():
         return _model(tree)(input_ids=TOKENS, labels=TOKENS, use_cache=False).loss
+
+
+def _gradients(tree: dict) -> dict:
+    """Of the loss, for every parameter."""
+    model = _model(tree)
+    model(input_ids=TOKENS, labels=TOKENS, use_cache=False).loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def _training(tree: dict) -> torch.Tensor:
+    """The loss of a training step."""
+    with torch.no_grad():
+        return _model(tree).train()(input_ids=TOKENS, labels=TOKENS, use_cache=False).loss
+
+
+def _phases(tree: dict) -> dict:
+    """What is generated in phases, and their names."""
+    ir, model = normalize_to_ir(tree), _model(tree)
+    if ir.transition and ir.transition.token:
+        made = resolve(ir.tokenizer_contract, ir.model.vocab_size, extra_tokens=extra_tokens(ir.transition))
+        model.config.transition["token_id"] = made.id_of(ir.transition.token)
+    words = {"phases": True, "return_phases": True, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    return dict(generate(model, TOKENS[:, :6], attention_mask=torch.ones_like(TOKENS[:, :6]), **words))
+
+
+def _labels(tree: dict) -> dict:
+    return _model(tree).phase_labels(TOKENS, lengths=torch.tensor([[9], [7]]), prompt_lengths=3)
 
 
 def _moved(tree: dict) -> dict:
@@ -170,9 +206,10 @@ def _tokenizer(tree: dict) -> tuple:
     from tokenizers import Tokenizer
 
     ir = normalize_to_ir(tree)
-    made = resolve(ir.tokenizer_contract, ir.model.vocab_size)
-    ids = Tokenizer.from_buffer(made.files["tokenizer.json"]).encode(TEXT).ids
-    return ids, made.size, made.pad_token_id
+    made = resolve(ir.tokenizer_contract, ir.model.vocab_size, extra_tokens=extra_tokens(ir.transition))
+    backend = Tokenizer.from_buffer(made.files["tokenizer.json"])
+    special = [token.content for token in backend.get_added_tokens_decoder().values()]
+    return backend.encode(TEXT).ids, made.size, made.pad_token_id, special
 
 
 def _warnings(tree: dict) -> list[tuple[str, str]]:
@@ -195,8 +232,13 @@ OBSERVERS = {
     "logits": _logits,
     "train": lambda tree: _logits(tree, training=True),
     "bfloat16": lambda tree: _logits(tree, torch.bfloat16),
+    "continued": _continued,
     "shapes": _shapes,
     "loss": _loss,
+    "gradients": _gradients,
+    "training": _training,
+    "phases": _phases,
+    "labels": _labels,
     "moved": _moved,
     "drawn": _drawn,
     "stored": _stored,
@@ -207,6 +249,7 @@ OBSERVERS = {
     "positions": lambda tree: runtime_config(normalize_to_ir(tree))["max_position_embeddings"],
     "hints": lambda tree: runtime_config(normalize_to_ir(tree))["training_hints"],
     "name": lambda tree: normalize_to_ir(tree).name,
+    "names": lambda tree: [s.stream for run in normalize_to_ir(tree).schedule for s in getattr(run, "streams", ())],
     "depth": lambda tree: len(normalize_to_ir(tree).layers),
 }
 

@@ -53,14 +53,27 @@ PASSES = {
     "sliding without window": {"mixer": attention(window_mode="sliding")},
     "latent": {"mixer": attention(latent_dim=255)},
     "deepseek": {"mixer": attention(latent_dim=64, q_latent_dim=96, qk_rope_dim=16, qk_nope_dim=32, v_head_dim=32)},
+    "deepseek without rope": {"mixer": attention(latent_dim=64, v_head_dim=32), "embedding__positional": "alibi"},
     "csa": {"mixer": attention(compression={"type": "csa", "m_block": 8, "indexer": INDEXER, "top_k_blocks": 4})},
     "hca": {"mixer": attention(compression={"type": "hca", "m_block": 8})},
     "nsa_learned": {"mixer": attention(compression={"type": "nsa_learned", "m_block": 8, "indexer": INDEXER})},
+    "compression in a window with sinks": {
+        "mixer": attention(window=16, attention_sinks={}, compression={"type": "hca", "m_block": 8}),
+        "embedding__positional": "alibi",
+    },
+    "an odd indexer where nothing turns": {
+        "mixer": attention(
+            compression={"type": "csa", "m_block": 8, "indexer": INDEXER | {"d_per_head": 7}, "top_k_blocks": 4}
+        ),
+        "embedding__positional": "none",
+    },
     "mamba1": {"mixer": mamba(variant="mamba1", dt_rank=8, inner_norm=True, conv_bias=False, bias=True)},
+    "mamba2 of another width": {"mixer": mamba(head_dim=48), "layer_templates__block__shape_change": {"d_out": 96}},
     "mamba2": {"mixer": mamba(head_dim=32, n_groups=8, chunk_size=64, inner_norm=False)},
     "all experts": {"ffn": moe(top_k=4, shared_experts=2, shared_d_ff=64)},
     "hash": {"ffn": moe(routing={"type": "hash", "hash_salt": 0}, bias_correction={"enabled": False})},
     "groups": {"ffn": moe(balance={"group_limit": 4})},
+    "groups of two": {"ffn": moe(balance={"groups": 2, "group_limit": 1, "sequence_aux_coef": 1e-4})},
     "layernorm bias": {"norm": {"type": "layernorm", "bias": False}},
     "unit offset": {"norm": {"unit_offset": True}},
     "hyper": {"residual": {"type": "hyper_connection", "hyper": {"expand": 1, "sinkhorn_iters": 0}}},
@@ -90,16 +103,55 @@ BREAKS = {
         "mixer": attention(latent_dim=64, qk_rope_dim=16),
         "embedding__positional": "none",
     },
+    "the norms stand on the latents": {"mixer": attention(latent_dim=64, qk_rope_dim=16, qk_norm="rmsnorm")},
+    "q_latent_dim 256 does not compress d_model 256": {"mixer": attention(latent_dim=64, q_latent_dim=256)},
+    "only 2 channels turn": {
+        "mixer": attention(latent_dim=64, qk_rope_dim=2),
+        "embedding__rope_scaling": {"type": "dynamic", "factor": 2},
+    },
+    "a head has 63": {"mixer": attention(latent_dim=64, qk_rope_dim=16), "model__head_dim": 63},
     "mamba2 has no inner_norm": {"mixer": mamba(inner_norm=True)},
+    "not nsa": {"mixer": attention(window=8, window_mode="nsa", compression={"type": "hca", "m_block": 8})},
+    "hca is dense and has no indexer": {
+        "mixer": attention(compression={"type": "hca", "m_block": 8, "indexer": INDEXER})
+    },
+    "nsa_learned needs indexer": {"mixer": attention(compression={"type": "nsa_learned", "m_block": 8})},
+    "1 of 4 channels of the indexer would turn": {
+        "mixer": attention(
+            compression={"type": "csa", "m_block": 8, "indexer": INDEXER | {"d_per_head": 4}, "top_k_blocks": 4}
+        ),
+        "embedding__rope_fraction": 0.25,
+    },
+    "2 of 2 channels of the indexer would turn": {
+        "mixer": attention(
+            compression={"type": "csa", "m_block": 8, "indexer": INDEXER | {"d_per_head": 2}, "top_k_blocks": 4}
+        ),
+        "embedding__rope_scaling": {"type": "dynamic", "factor": 2},
+    },
     "mamba2 has no dt_rank": {"mixer": mamba(dt_rank=8)},
     "8 heads do not split into n_groups = 3": {"mixer": mamba(n_groups=3)},
     "a head of 63 channels cannot rotate": {
         "mixer": {"type": "retnet"},
         "model__head_dim": 63,
     },
+    "0.05 of a head of 64": {"mixer": {"type": "retnet"}, "embedding__rope_fraction": 0.05},
+    "dynamic scaling turns old keys anew": {
+        "mixer": {"type": "retnet"},
+        "embedding__rope_scaling": {"type": "dynamic", "factor": 2},
+    },
     "no shared expert": {"ffn": moe(shared_d_ff=64)},
     "more groups than 4 experts": {"ffn": moe(balance={"group_limit": 5})},
-    "a hash chooses the experts": {
+    "4 experts do not split into groups = 3": {"ffn": moe(balance={"groups": 3, "group_limit": 1})},
+    "3 of 2 groups": {"ffn": moe(balance={"groups": 2, "group_limit": 3})},
+    "1 of 4 groups hold 1 experts, and top_k is 2": {"ffn": moe(balance={"groups": 4, "group_limit": 1})},
+    "no group_limit": {"ffn": moe(balance={"groups": 2})},
+    "a hash chooses the experts, whatever": {
+        "ffn": moe(routing={"type": "hash", "hash_salt": 0}, balance={"group_limit": 1})
+    },
+    "so no loss can even them": {
+        "ffn": moe(routing={"type": "hash", "hash_salt": 0}, balance={"sequence_aux_coef": 0.1})
+    },
+    "a hash chooses the experts, so a bias cannot": {
         "ffn": moe(routing={"type": "hash", "hash_salt": 0}, bias_correction={"enabled": True})
     },
     "mixer attention keeps a kv_cache": {"state": {"kv_cache": False}},

@@ -14,8 +14,8 @@ import torch
 import eulerstack.modeling
 from eulerstack.compiler.closure import auto_map, closure, exported
 from eulerstack.compiler.closure import parts as named_parts
-from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
 from eulerstack.modeling.causal_lm import CausalLM
+from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
 from eulerstack.modeling.decoder import Decoder
 from eulerstack.modeling.layer import build_part
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
-from eulerstack.modeling.op_router import balance_loss, z_loss
+from eulerstack.modeling.op_balance import balance_loss, z_loss
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def test_mixture_of_experts_adds_its_losses(mixture, ids):
     assert isinstance(out, MoeCausalLMOutputWithPast)
     assert [t.shape[:2] for t in out.router_logits] == [ids.shape, ids.shape]
     inner = run(model.model, ids, attention_mask=mask)
-    records = [record for _, record in inner.routed]
+    records = [record for _, _, record in inner.records]
     assert all(torch.equal(a, b.logits) for a, b in zip(out.router_logits, records, strict=True))
     affinity = model.model.layers[0].ffn.router.affinity
-    want = 0.3 * balance_loss(records, affinity, mask.bool()) + 0.05 * z_loss(records, mask.bool())
+    want = 0.3 * balance_loss(records, affinity) + 0.05 * z_loss(records)
     assert torch.allclose(out.aux_loss * 0.02, want)
     assert torch.allclose(out.loss, cross_entropy(out.logits, ids) + want)
 

@@ -4,21 +4,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import DeepseekV3Config, MixtralConfig
-from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
-from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
+from torch.utils.flop_counter import FlopCounterMode
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from eulerstack.modeling.context import Context
 from eulerstack.modeling.ffn_moe import FFN
-from eulerstack.modeling.op_router import RouterRecord
+from eulerstack.modeling.op_balance import RouterRecord, sequence_loss
+from eulerstack.modeling.op_routing import hash_experts
 
 OFF = {"enabled": False, "update_rate": 1e-3, "target_imbalance": 0.0}
 ON = OFF | {"enabled": True, "update_rate": 0.05}
+LEARNED, HASH = {"type": "learned", "hash_salt": None}, {"type": "hash", "hash_salt": 11}
+NOTHING = {"sequence_aux_coef": 0.0, "groups": None, "group_limit": None}
+GROUPS = NOTHING | {"groups": 3, "group_limit": 2}
 DEFAULTS = {
     "activation": "swiglu", "bias": False, "d_ff": 11, "experts": 5, "top_k": 2, "affinity": "softmax",
     "normalize_top_k": True, "routed_scale": 1.0, "shared_experts": 0, "shared_d_ff": 9, "z_loss": 0.0,
     "load_balance_coef": 0.01, "capacity_factor": 1.0, "capacity_drop_policy": "overflow", "router_init_std": None,
-    "router_jitter": 0.0, "bias_correction": OFF,
+    "router_jitter": 0.0, "bias_correction": OFF, "routing": LEARNED, "balance": NOTHING,
 }  # fmt: skip
 
 
@@ -30,8 +33,9 @@ def moe(d_model=14, dtype=torch.float32, **options):
     return made.to(dtype)
 
 
-def context(b, t, keep=None):
-    return Context(positions=torch.arange(t).expand(b, t), keep=keep)
+def context(b, t, keep=None, starts=None):
+    ids = torch.arange(b * t).view(b, t) * 17 % 23
+    return Context(positions=torch.arange(t).expand(b, t), keep=keep, starts=starts, input_ids=ids)
 
 
 def naive(made, x, keep):
@@ -39,14 +43,16 @@ def naive(made, x, keep):
     options, router, experts = made.options, made.router, made.experts
     bias = torch.zeros(options["experts"]) if not options["bias_correction"]["enabled"] else router.correction_bias
     chosen = []  # for each token: [(expert, weight), ...], first choice first
-    for token in x.flatten(0, 1):
+    hashed = hash_experts(context(*x.shape[:2]).input_ids, 11, options["experts"], options["top_k"]).flatten(0, 1)
+    for n, token in enumerate(x.flatten(0, 1)):
         h = router.weight @ token
         s = {
             "softmax": lambda h: h.exp() / h.exp().sum(),
             "sigmoid": lambda h: 1 / (1 + (-h).exp()),
             "sqrt_softplus": lambda h: (1 + h.exp()).log().sqrt(),
         }[options["affinity"]](h)
-        best = sorted(range(len(s)), key=lambda e: -(s[e] + bias[e]).item())[: options["top_k"]]
+        best = sorted(allowed(s + bias, options), key=lambda e: -(s[e] + bias[e]).item())[: options["top_k"]]
+        best = hashed[n].tolist() if options["routing"] == HASH else best
         total = sum(s[e] for e in best) if options["normalize_top_k"] else 1
         chosen.append([(e, s[e] / total * options["routed_scale"]) for e in best])
     real = [True] * len(chosen) if keep is None else keep.flatten().tolist()
@@ -62,6 +68,16 @@ def naive(made, x, keep):
                 y[n] = y[n] + weight * expert(experts, e, token)
     y = torch.stack(y).view_as(x)
     return y if made.shared is None else y + made.shared(x, None)[0]
+
+
+def allowed(scores, options):
+    """The experts of the best groups: those with the highest sum of two where there is a bias, of one elsewhere."""
+    groups, limit = options["balance"]["groups"], options["balance"]["group_limit"]
+    members = torch.arange(options["experts"]).chunk(groups or 1)
+    two = 2 if options["bias_correction"]["enabled"] else 1
+    worth = [sum(sorted(scores[m].tolist())[-two:]) for m in members]
+    best = sorted(range(len(members)), key=lambda g: -worth[g])[: limit or 1]
+    return [e for g in best for e in members[g].tolist()]
 
 
 def expert(experts, e, token):
@@ -81,6 +97,9 @@ def expert(experts, e, token):
         {"bias": True, "normalize_top_k": False, "routed_scale": 1.7},
         {"shared_experts": 2, "top_k": 3, "bias_correction": ON},
         {"top_k": 1, "capacity_factor": 0.5, "experts": 3},
+        {"experts": 6, "balance": GROUPS, "top_k": 3},
+        {"experts": 6, "balance": GROUPS, "bias_correction": ON},
+        {"routing": HASH, "top_k": 3},
     ],
 )
 @pytest.mark.parametrize("padding", [False, True])
@@ -104,49 +123,12 @@ def test_equals_a_loop_over_tokens_and_experts(affinity, policy, options, paddin
         torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 7, 3), (13, 7, 3), (13, 8, 1), (13, 3, 3)])
-def test_equals_transformers_mixtral_block(tokens, experts, top_k):
-    config = MixtralConfig(hidden_size=14, intermediate_size=11, num_local_experts=experts, num_experts_per_tok=top_k)
-    theirs, ours = MixtralSparseMoeBlock(config), moe(experts=experts, top_k=top_k)
-    weights = {"gate.weight": "router.weight", "experts.gate_up_proj": None, "experts.down_proj": None}
-    theirs.load_state_dict({k: ours.state_dict()[v or k] for k, v in weights.items()})
-    x = torch.randn(2, tokens, 14)
-    for got, want in zip(_forward_backward(ours, x), _forward_backward(theirs, x), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
-
-
-def _forward_backward(module, x):
-    x = x.clone().requires_grad_(True)
-    y = module(x, context(*x.shape[:2]))[0] if isinstance(module, FFN) else module(x)
-    y.square().sum().backward()
-    found = {n.replace("gate.weight", "router.weight"): p.grad for n, p in module.named_parameters()}
-    return [y, x.grad, *(found[n] for n in ("router.weight", "experts.gate_up_proj", "experts.down_proj"))]
-
-
-def test_equals_transformers_deepseek_v3_block():
-    config = DeepseekV3Config(
-        hidden_size=14, moe_intermediate_size=11, n_routed_experts=6, num_experts_per_tok=3, n_shared_experts=2,
-        n_group=1, topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True,
-    )  # fmt: skip
-    theirs = DeepseekV3MoE(config)
-    ours = moe(
-        affinity="sigmoid", experts=6, top_k=3, shared_experts=2, shared_d_ff=11, routed_scale=2.5, bias_correction=ON
-    )
-    ours.router.correction_bias += torch.randn(6)
-    renamed = {"router.weight": "gate.weight", "router.correction_bias": "gate.e_score_correction_bias"}
-    theirs.load_state_dict(
-        {renamed.get(k, k.replace("shared.", "shared_experts.")): v for k, v in ours.state_dict().items()}
-    )
-    x = torch.randn(2, 9, 14)
-    torch.testing.assert_close(ours.eval()(x, context(2, 9))[0], theirs(x), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_aux_loss_is_mixtrals_over_all_layers(masked):
     torch.manual_seed(1)
     logits = [torch.randn(3, 7, 5) for _ in range(3)]
     keep = torch.rand(3, 7) > 0.4 if masked else None
-    layers, records = [moe() for _ in logits], [RouterRecord(x, x.topk(2).indices) for x in logits]
+    layers, records = [moe() for _ in logits], [RouterRecord(x, x.topk(2).indices, keep) for x in logits]
     want = load_balancing_loss_func(tuple(x.flatten(0, 1) for x in logits), 5, 2, keep)
     torch.testing.assert_close(FFN.aux_loss(layers, records, keep, 0.01), want, rtol=1e-6, atol=0)
 
@@ -163,6 +145,18 @@ def test_aux_loss_adds_groups_by_their_coefficients():
     want = 0.01 * both + 0.03 * alone + 0.002 * z
     torch.testing.assert_close(0.5 * FFN.aux_loss(layers, records, None, 0.5), want)
     assert FFN.aux_loss(layers, records, None, 0.0) == 0
+
+
+def test_aux_loss_adds_the_sequence_loss_of_each_layer():
+    torch.manual_seed(1)
+    coefs = (0.3, 0.0, 0.02)
+    layers = [moe(affinity="sigmoid", load_balance_coef=0.0, balance=NOTHING | {"sequence_aux_coef": c}) for c in coefs]
+    starts = torch.tensor([[False, False, True, False], [False, True, False, False]])
+    records = [layer(torch.randn(2, 4, 14), context(2, 4, starts=starts))[1] for layer in layers]
+    want = sum(c * sequence_loss(record, "sigmoid") for c, record in zip(coefs, records, strict=True))
+    torch.testing.assert_close(0.5 * FFN.aux_loss(layers, records, None, 0.5), want)
+    alone = [sequence_loss(RouterRecord(r.logits, r.selected), "sigmoid") for r in records]
+    assert (want - sum(c * loss for c, loss in zip(coefs, alone, strict=True))).abs() > 1e-4  # documents count
 
 
 def test_aux_loss_reaches_the_router():
@@ -183,16 +177,51 @@ def test_an_evaluated_token_depends_on_nothing_else(policy):
             torch.testing.assert_close(alone[0, 0], full[b, t], rtol=1e-5, atol=1e-5)
 
 
+KINDS = [
+    {},
+    {"routing": HASH, "normalize_top_k": False},
+    {"balance": GROUPS | {"sequence_aux_coef": 0.1}},
+    {"balance": GROUPS, "bias_correction": ON, "affinity": "sigmoid"},
+]
+
+
 @pytest.mark.parametrize("policy", ["overflow", "drop", "pad"])
-def test_every_parameter_gets_a_finite_gradient_from_one_token(policy):
-    made = moe(bias=True, experts=9, capacity_drop_policy=policy, shared_experts=1).train()
+@pytest.mark.parametrize("kind", KINDS, ids=["learned", "hash", "groups", "biased groups"])
+def test_every_parameter_gets_a_finite_gradient_from_one_token(policy, kind):
+    made = moe(bias=True, experts=9, capacity_drop_policy=policy, shared_experts=1, **kind).train()
     made(torch.randn(1, 1, 14), context(1, 1))[0].sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in made.parameters())
+    idle = made.experts.gate_up_proj.grad.abs().amax((1, 2)) == 0
+    assert idle.sum() == 7  # two experts were chosen
+    assert made.router.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=["learned", "hash", "groups", "biased groups"])
+def test_work_grows_with_the_chosen_experts_and_not_with_all(kind):
+    """The products of a forward and backward pass, counted: 2 of 6 experts cost what 2 of 48 do, 4 twice as much."""
+
+    def work(experts, top_k):
+        groups = {"groups": 3, "group_limit": 2} if kind.get("balance") else {}
+        made = moe(experts=experts, top_k=top_k, **kind | {"balance": kind.get("balance", NOTHING) | groups})
+        x = torch.randn(3, 7, 14, requires_grad=True)
+        with FlopCounterMode(display=False) as counter:
+            made(x, context(3, 7))[0].sum().backward()
+        return counter.get_total_flops() - 3 * 2 * 21 * 14 * experts  # without the router's
+
+    assert work(6, 2) == work(48, 2) == 3 * 2 * 21 * 14 * 3 * 11 * 2
+    assert work(48, 4) == 2 * work(48, 2)
+
+
+def test_only_a_hash_needs_ids():
+    assert moe(routing=HASH).needs_ids
+    assert not moe().needs_ids
+    with pytest.raises(ValueError, match="give input_ids"):
+        moe(routing=HASH)(torch.randn(1, 2, 14), Context(positions=torch.arange(2)[None]))
 
 
 def test_update_bias_counts_real_tokens_and_needs_correction():
     keep = torch.tensor([[True, False]])
-    record = RouterRecord(torch.zeros(1, 2, 5), torch.tensor([[[0, 1], [2, 3]]]))
+    record = RouterRecord(torch.zeros(1, 2, 5), torch.tensor([[[0, 1], [2, 3]]]), keep)
     made = moe(bias_correction=ON)
     made.update_bias(record, keep)
     assert made.router.correction_bias.tolist() == pytest.approx([-0.05, -0.05, 0.05, 0.05, 0.05])

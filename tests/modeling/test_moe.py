@@ -7,6 +7,7 @@ import torch
 from transformers import MixtralConfig, MixtralForCausalLM
 
 OFF = {"enabled": False, "update_rate": 1e-3, "target_imbalance": 0.0}
+HASH = {"routing": {"type": "hash", "hash_salt": 7}, "load_balance_coef": 0.0, "bias_correction": OFF}
 MIXTRAL = {"affinity": "softmax", "routed_scale": 1.0, "shared_experts": 0, "z_loss": 0.0, "bias_correction": OFF}
 RENAMED = {
     "mixer_norm": "input_layernorm",
@@ -98,3 +99,42 @@ def test_a_loaded_half_precision_model_keeps_its_biases(build, payload, block, t
     again = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert {p.dtype for p in again.parameters()} == {torch.bfloat16}
     assert torch.equal(again.model.layers[0].ffn.router.correction_bias, bias)
+
+
+@pytest.fixture
+def hashed(build, payload, block):
+    return build(payload(block(ffn="moe", ffn_options=HASH), block(ffn="moe")), torch.float64)
+
+
+def chosen(model, **inputs):
+    """The experts of the first layer."""
+    return model.model(use_cache=False, **inputs).records[0][2].selected
+
+
+def test_a_hash_gives_a_token_the_same_experts_wherever_it_stands(hashed):
+    ids = torch.tensor([[5, 9, 5, 60], [60, 60, 9, 5]])
+    selected = chosen(hashed, input_ids=ids)
+    for token in (5, 9, 60):
+        assert selected[ids == token].unique(dim=0).shape[0] == 1
+    assert selected.unique(dim=0).shape[0] > 1
+
+
+def test_a_hash_routes_as_before_after_the_vocabulary_has_grown(hashed):
+    ids = torch.randint(67, (2, 11), generator=torch.Generator().manual_seed(1))
+    logits, selected = hashed(input_ids=ids).logits, chosen(hashed, input_ids=ids)
+    hashed.resize_token_embeddings(90, mean_resizing=False)
+    assert torch.equal(chosen(hashed, input_ids=ids), selected)
+    torch.testing.assert_close(hashed(input_ids=ids).logits[..., :67], logits)
+    assert hashed(input_ids=torch.full((1, 3), 89)).logits.shape == (1, 3, 90)
+
+
+def test_a_hash_takes_embeddings_for_their_tokens(hashed):
+    ids = torch.randint(67, (2, 11), generator=torch.Generator().manual_seed(1))
+    embeds = hashed.get_input_embeddings()(ids)
+    torch.testing.assert_close(hashed(inputs_embeds=embeds).logits, hashed(input_ids=ids).logits)
+
+
+def test_a_hash_router_learns_its_weights(hashed):
+    ids = torch.randint(67, (2, 11), generator=torch.Generator().manual_seed(1))
+    hashed.train()(input_ids=ids, labels=ids).loss.backward()
+    assert hashed.model.layers[0].ffn.router.weight.grad.abs().max() > 0

@@ -47,11 +47,11 @@ def test_each_group_runs_through_its_expert(sizes, bias):
 
 @pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="torch before 2.10 has no grouped_mm")
 @pytest.mark.parametrize("bias", [False, True])
-def test_the_traceable_path_equals_the_loop_with_gradients(monkeypatch, bias):
+def test_the_grouped_product_equals_the_loop_with_gradients(monkeypatch, bias):
     made, x = experts_of(8, 4, 12, bias=bias, dtype=torch.float32), torch.randn(9, 8, requires_grad=True)
     results = []
-    for traceable in (False, True):
-        monkeypatch.setattr("eulerstack.modeling.op_experts._traceable", lambda *_, is_so=traceable: is_so)
+    for grouped in (False, True):
+        monkeypatch.setattr("eulerstack.modeling.op_experts._in_one_product", lambda *_, is_so=grouped: is_so)
         y = made(x, torch.tensor([3, 0, 5, 1]))
         results.append((y, *torch.autograd.grad(y.square().sum(), [x, *made.parameters()])))
     for got, want in zip(*results, strict=True):

@@ -5,16 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from eulerstack.modeling.context import Context
 from eulerstack.modeling.initial import Constant, Init, Normal
-from eulerstack.modeling.op_router import Router, RouterRecord, affinity, balance_loss, count, z_loss
+from eulerstack.modeling.op_balance import count
+from eulerstack.modeling.op_router import Router
 
 OFF = {"enabled": False, "update_rate": 1e-3, "target_imbalance": 0.0}
 ON = OFF | {"enabled": True}
+HASH = {"type": "hash", "hash_salt": 982451653}
 
 
 def router(d_model=12, dtype_policy="uniform", **options):
@@ -28,6 +27,9 @@ def router(d_model=12, dtype_policy="uniform", **options):
         "router_init_std": None,
         "router_jitter": 0.0,
         "bias_correction": OFF,
+        "routing": {"type": "learned", "hash_salt": None},
+        "groups": None,
+        "group_limit": None,
     } | options
     made = Router(SimpleNamespace(hidden_size=d_model, dtype_policy=dtype_policy), **options)
     torch.nn.init.normal_(made.weight)
@@ -36,82 +38,6 @@ def router(d_model=12, dtype_policy="uniform", **options):
 
 def context(b=2, t=5, **facts):
     return Context(positions=torch.arange(t).expand(b, t), **facts)
-
-
-def records(n, *, shape=(3, 7), experts=5, top_k=2, seed=0):
-    torch.manual_seed(seed)
-    logits = [torch.randn(*shape, experts) for _ in range(n)]
-    return [RouterRecord(x, x.topk(top_k).indices) for x in logits]
-
-
-@pytest.mark.parametrize(
-    ("kind", "formula"),
-    [("sigmoid", lambda x: 1 / (1 + math.exp(-x))), ("sqrt_softplus", lambda x: math.sqrt(math.log1p(math.exp(x))))],
-)
-def test_elementwise_affinity_is_its_formula(kind, formula):
-    x = torch.linspace(-40, 30, 71, dtype=torch.float64)
-    want = torch.tensor([formula(v) for v in x.tolist()], dtype=torch.float64)
-    torch.testing.assert_close(affinity(x, kind), want, rtol=1e-8, atol=0)
-
-
-@pytest.mark.parametrize("kind", ["softmax", "sigmoid", "sqrt_softplus"])
-def test_affinity_of_extreme_logits_has_finite_gradients_in_float32(kind):
-    x = torch.tensor([-1e4, -200.0, -90.0, -30.0, 0.0, 90.0, 1e4], dtype=torch.bfloat16, requires_grad=True)
-    y = affinity(x, kind)
-    y.sum().backward()
-    assert y.dtype == torch.float32
-    assert torch.isfinite(y).all()
-    assert torch.isfinite(x.grad).all()
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("top_k", [1, 2, 3])
-def test_balance_loss_is_transformers_formula(masked, top_k):
-    made = records(4, top_k=top_k)
-    keep = torch.rand(3, 7) > 0.4 if masked else None
-    theirs = tuple(r.logits.flatten(0, 1) for r in made)
-    want = load_balancing_loss_func(theirs, 5, top_k, keep if keep is None else keep.long())
-    torch.testing.assert_close(balance_loss(made, "softmax", keep), want, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("kind", ["softmax", "sigmoid", "sqrt_softplus"])
-def test_balance_loss_of_an_even_load_is_top_k(kind):
-    logits = torch.eye(6).expand(2, 6, 6) * 3
-    selected = torch.stack([torch.arange(6), (torch.arange(6) + 1) % 6], -1).expand(2, 6, 2)
-    assert balance_loss([RouterRecord(logits, selected)], kind, None).item() == pytest.approx(2.0)
-
-
-def test_padding_changes_neither_loss_whatever_it_holds():
-    (made,) = records(1)
-    keep = torch.rand(3, 7) > 0.4
-    noisy = RouterRecord(made.logits.masked_fill(~keep[..., None], float("inf")), made.selected)
-    assert torch.equal(balance_loss([made], "sigmoid", keep), balance_loss([noisy], "sigmoid", keep))
-    assert torch.equal(z_loss([made], keep), z_loss([noisy], keep))
-    assert not torch.equal(z_loss([made], keep), z_loss([made], None))
-
-
-def test_losses_of_nothing_but_padding_are_zero():
-    keep = torch.zeros(3, 7, dtype=torch.bool)
-    assert balance_loss(records(2), "softmax", keep) == 0
-    assert z_loss(records(2), keep) == 0
-
-
-def test_z_loss_is_the_mean_square_of_the_logsumexp():
-    made = records(2)
-    keep = torch.rand(3, 7) > 0.4
-    squares = [math.log(sum(map(math.exp, x))) ** 2 for r in made for x in r.logits[keep].tolist()]
-    assert z_loss(made, keep).item() == pytest.approx(sum(squares) / len(squares), rel=1e-5)
-
-
-@given(st.data())
-@settings(max_examples=30, deadline=None)
-def test_count_counts_real_assignments(data):
-    experts, b, t, k = (data.draw(st.integers(1, n)) for n in (7, 3, 5, 3))
-    rows = data.draw(st.lists(st.integers(0, experts - 1), min_size=b * t * k, max_size=b * t * k))
-    kept = data.draw(st.lists(st.booleans(), min_size=b * t, max_size=b * t))
-    got = count(torch.tensor(rows).view(b, t, k), experts, torch.tensor(kept).view(b, t))
-    real = [e for i, e in enumerate(rows) if kept[i // k]]
-    assert got.tolist() == [real.count(e) for e in range(experts)]
 
 
 def test_weights_are_normalised_and_scaled():
@@ -203,9 +129,35 @@ def test_initial_rules():
     assert not any(isinstance(m, torch.nn.Linear) for m in router().modules())
 
 
-def test_unknown_affinity_is_refused():
+def test_a_group_is_worth_its_best_expert_or_two_where_a_bias_corrects():
+    """Groups {0.9, 0} and {0.6, 0.5}: the first has the best expert, the second the best two."""
+    options = {"d_model": 4, "experts": 4, "top_k": 1, "groups": 2, "group_limit": 1, "affinity": "sigmoid"}
+    plain, corrected = (router(bias_correction=c, **options) for c in (OFF, ON))
+    x = torch.tensor([[[0.9, 1e-6, 0.6, 0.5]]]).logit()
+    for made, best in ((plain, 0), (corrected, 2)):
+        made.weight.data = torch.eye(4)
+        assert made(x, context(1, 1))[1].selected.tolist() == [[[best]]]
+
+
+def test_a_hash_without_ids_is_refused():
+    with pytest.raises(ValueError, match="hash of the token ids; give input_ids"):
+        router(routing=HASH)(torch.randn(2, 5, 12), context())
+
+
+def test_the_record_knows_padding_and_documents():
+    keep = torch.tensor([[True, True, True, True, False]] * 2)
+    starts = torch.tensor([[False, False, True, False, False], [False, True, False, True, False]])
+    _, record = router()(torch.randn(2, 5, 12), context(keep=keep, starts=starts))
+    assert torch.equal(record.keep, keep)
+    assert record.documents.tolist() == [[0, 0, 1, 1, 1], [0, 1, 1, 2, 2]]
+    assert router()(torch.randn(2, 5, 12), context())[1].documents is None
+
+
+def test_unknown_words_are_refused():
     with pytest.raises(ValueError, match="unknown affinity 'tanh'"):
         router(affinity="tanh")
+    with pytest.raises(ValueError, match="unknown routing 'dice'"):
+        router(routing={"type": "dice", "hash_salt": 1})
 
 
 REPLICA = """
@@ -217,7 +169,8 @@ rank, store = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 router = Router(SimpleNamespace(hidden_size=8, dtype_policy="uniform"), experts=4, top_k=2, affinity="sigmoid",
     normalize_top_k=True, routed_scale=1.0, router_init_std=None, router_jitter=0.0,
-    bias_correction={"enabled": True, "update_rate": 0.5, "target_imbalance": 0.0})
+    bias_correction={"enabled": True, "update_rate": 0.5, "target_imbalance": 0.0},
+    routing={"type": "learned", "hash_salt": None}, groups=None, group_limit=None)
 router.update_bias(torch.tensor([[[0, 1], [0, 3 * rank]]]), None)
 print(router.correction_bias.tolist())
 torch.distributed.destroy_process_group()

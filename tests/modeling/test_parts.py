@@ -11,7 +11,8 @@ import eulerstack.modeling
 from eulerstack.modeling.initial import Init, rules_of
 
 FOLDER = Path(eulerstack.modeling.__path__[0])
-MIXERS = sorted(path.stem for path in FOLDER.glob("mixer_*.py"))
+VARIANTS = {path.stem for path in (Path(__file__).parent / "options").glob("mixer_*.*.json")}
+MIXERS = sorted({path.stem for path in FOLDER.glob("mixer_*.py")} | VARIANTS)
 FFNS = sorted(path.stem for path in FOLDER.glob("ffn_*.py"))
 T = 23
 EXACT = 1e-9
@@ -76,11 +77,11 @@ def test_options_are_keyword_only_without_defaults(name, part, options):
 
 
 @pytest.mark.parametrize("name", MIXERS + FFNS)
-def test_unknown_option_is_refused(name, part, options, build, payload, block):
+def test_unknown_option_is_refused(name, made, build, payload, block):
     config = build(payload(block())).config
-    part(name)(config, 0, **options(name))
+    made(name, config)
     with pytest.raises(TypeError, match="windw"):
-        part(name)(config, 0, **options(name) | {"windw": 3})
+        made(name, config, windw=3)
 
 
 def test_causal(model, ids):

@@ -96,11 +96,12 @@ def test_what_is_not_built_yet_is_refused(hybrid_ir):
         "model": {"name": "later", "d_model": 64, "vocab_size": 300, "max_seq_len": 64, "n_heads": 4},
         "tokenizer_contract": {"type": "byte_bpe"},
         "embedding": {"type": "learned", "positional": "rope"},
-        "layer_templates": {"a": {"mixer": {"type": "retnet"}, "ffn": {"type": "mlp"}}},
+        "layer_templates": {"a": {"mixer": {"type": "attention"}, "ffn": {"type": "mlp"}}},
         "layer_schedule": [{"template": "a"}],
         "head": {"type": "causal_lm"},
+        "compatibility": {"compile_target": "native"},
     }
-    with pytest.raises(CompileError, match="retnet"):
+    with pytest.raises(CompileError, match="native"):
         build_model_from_ir(normalize_to_ir(raw), "cpu", torch.float32)
 
 

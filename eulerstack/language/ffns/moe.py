@@ -8,10 +8,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from eulerstack.language.block import (
+    EXT,
     Breach,
     Dims,
     NonNegativeFloat,
     NonNegativeInt,
+    Plain,
     PositiveFloat,
     PositiveInt,
     Shape,
@@ -41,8 +43,11 @@ class Routing:
 class Balance:
     """Sequence-wise balance loss and group-limited routing (DeepSeek-V3)."""
 
-    sequence_aux_coef: NonNegativeFloat = 0.0
-    group_limit: PositiveInt | None = None
+    sequence_aux_coef: NonNegativeFloat = Field(0.0, description="weight of the balance loss of each sequence")
+    groups: PositiveInt | None = Field(
+        None, description="consecutive groups of experts, of one size", json_schema_extra=EXT
+    )
+    group_limit: PositiveInt | None = Field(None, description="groups a token may use")
 
 
 @block
@@ -53,11 +58,11 @@ class Moe:
     top_k: PositiveInt = Field(description="experts per token")
     router: Literal["softmax", "sigmoid"] = Field("softmax", description="affinity, unless `affinity` is given")
     affinity: Literal["softmax", "sigmoid", "sqrt_softplus"] | None = Field(None, description="wins over `router`")
-    normalize_top_k: bool = Field(True, description="selected weights sum to one")
-    routed_scale: PositiveFloat = Field(1.0, description="factor on the routed sum")
-    d_ff: PositiveInt | None = Field(None, description="width of one expert")
+    normalize_top_k: bool = Field(True, description="selected weights sum to one", json_schema_extra=EXT)
+    routed_scale: PositiveFloat = Field(1.0, description="factor on the routed sum", json_schema_extra=EXT)
+    d_ff: PositiveInt | None = Field(None, description="width of one expert", json_schema_extra=EXT)
     shared_experts: NonNegativeInt = Field(0, description="experts that always run")
-    shared_d_ff: PositiveInt | None = Field(None, description="width of one shared expert")
+    shared_d_ff: PositiveInt | None = Field(None, description="width of one shared expert", json_schema_extra=EXT)
     z_loss: NonNegativeFloat = Field(0.0, description="weight of the router z-loss")
     load_balance_coef: NonNegativeFloat = Field(0.01, description="weight of the balance loss")
     capacity_factor: PositiveFloat = Field(1.0, description="capacity over the even share of tokens")
@@ -70,7 +75,7 @@ class Moe:
 
 
 @block
-class Block:
+class Block(Plain):
     """`ffn: {type: moe, moe: {...}}`"""
 
     type: Literal["moe"]
@@ -87,10 +92,26 @@ class Block:
             yield Breach(("moe", "top_k"), what, f"choose at most {moe.experts} experts")
         if moe.shared_d_ff is not None and not moe.shared_experts:
             yield Breach(("moe", "shared_d_ff"), "no shared expert", "set shared_experts, or delete it", key=True)
-        if (moe.balance.group_limit or 0) > moe.experts:
-            where = ("moe", "balance", "group_limit")
-            yield Breach(where, f"more groups than {moe.experts} experts", "use fewer groups")
+        yield from self._groups()
         yield from self._routing()
+
+    def _groups(self) -> Iterator[Breach]:
+        moe, balance, where = self.moe, self.moe.balance, ("moe", "balance")
+        groups, limit = groups_of(moe), balance.group_limit
+        if limit is None:
+            if balance.groups is not None:
+                yield Breach((*where, "groups"), "no group_limit", "set group_limit, or delete it", key=True)
+        elif groups is None:
+            what = f"more groups than {moe.experts} experts"
+            yield Breach((*where, "group_limit"), what, "use fewer groups")
+        elif moe.experts % groups:
+            what = f"{moe.experts} experts do not split into groups = {groups}"
+            yield Breach((*where, "groups"), what, "use a divisor of experts")
+        elif limit > groups:
+            yield Breach((*where, "group_limit"), f"{limit} of {groups} groups", f"use at most {groups}")
+        elif moe.top_k > (allowed := limit * (moe.experts // groups)):
+            what = f"{limit} of {groups} groups hold {allowed} experts, and top_k is {moe.top_k}"
+            yield Breach((*where, "group_limit"), what, "allow more groups, or set fewer `groups`")
 
     def _routing(self) -> Iterator[Breach]:
         routing, where = self.moe.routing, ("moe", "routing", "hash_salt")
@@ -98,24 +119,35 @@ class Block:
             yield Breach(where, "hash routing needs a salt", "add an integer, for example `hash_salt: 982451653`")
         if routing.type == "learned" and routing.hash_salt is not None:
             yield Breach(where, "learned routing has no salt", "delete it, or set type to hash", key=True)
-        if routing.type == "hash" and self.moe.bias_correction.enabled:
+        if routing.type == "hash":
+            yield from self._choices_of_a_hash()
+
+    def _choices_of_a_hash(self) -> Iterator[Breach]:
+        moe = self.moe
+        if moe.bias_correction.enabled:
             where = ("moe", "bias_correction", "enabled")
             yield Breach(where, "a hash chooses the experts, so a bias cannot", "switch one of the two off")
-
-    @property
-    def unbuilt(self) -> tuple[tuple[str, ...], ...]:
-        later = {
-            ("moe", "routing", "type"): self.moe.routing.type == "hash",
-            ("moe", "balance", "sequence_aux_coef"): self.moe.balance.sequence_aux_coef > 0,
-            ("moe", "balance", "group_limit"): self.moe.balance.group_limit is not None,
-        }
-        return tuple(where for where, used in later.items() if used)
+        if moe.balance.group_limit is not None:
+            where = ("moe", "balance", "group_limit")
+            what = "a hash chooses the experts, whatever their groups"
+            yield Breach(where, what, "delete it, or let routing be learned", key=True)
+        if moe.balance.sequence_aux_coef > 0:
+            where, what = (
+                ("moe", "balance", "sequence_aux_coef"),
+                "a hash chooses the experts, so no loss can even them",
+            )
+            yield Breach(where, what, "delete it, or let routing be learned", key=True)
 
     def completed(self, dims: Dims) -> "Block":
-        d_ff = self.moe.d_ff or dims.d_ff
-        shared = self.moe.shared_d_ff or d_ff
-        moe = replace(self.moe, affinity=self.moe.affinity or self.moe.router, d_ff=d_ff, shared_d_ff=shared)
-        return replace(self, moe=moe)
+        """Where a hash chooses there is nothing to balance, so the weight of the balance loss is 0."""
+        moe = self.moe
+        d_ff = moe.d_ff or dims.d_ff
+        written = {"affinity": moe.affinity or moe.router, "d_ff": d_ff, "shared_d_ff": moe.shared_d_ff or d_ff}
+        if moe.routing.type == "hash":
+            written["load_balance_coef"] = 0.0
+        if moe.balance.group_limit is not None:
+            written["balance"] = replace(moe.balance, groups=groups_of(moe))
+        return replace(self, moe=replace(moe, **written))
 
     def shrunk(self, dims: Dims, small: Dims) -> "Block":
         """At most four experts, fewer of them chosen than there are wherever that was so."""
@@ -124,7 +156,7 @@ class Block:
         width, shared = (max(4, min(n * small.d_ff // dims.d_ff, small.d_ff // 2)) for n in (moe.d_ff, moe.shared_d_ff))
         top_k = min(chosen, max(1, experts - 1)) if moe.top_k < moe.experts else chosen
         few = {"experts": experts, "top_k": top_k, "shared_experts": min(moe.shared_experts, 2)}
-        return replace(self, moe=replace(moe, **few, d_ff=width, shared_d_ff=shared))
+        return replace(self, moe=replace(moe, **few, d_ff=width, shared_d_ff=shared, balance=_few_groups(moe, experts)))
 
     def runtime(self, dims: Dims) -> dict:
         moe = self.moe
@@ -133,7 +165,7 @@ class Block:
         names += ("router_init_std", "router_jitter")
         options = {"type": "moe", "activation": self.activation, "bias": self.bias}
         options |= {name: getattr(moe, name) for name in names}
-        return options | {"bias_correction": asdict(moe.bias_correction)}
+        return options | {name: asdict(getattr(moe, name)) for name in ("bias_correction", "routing", "balance")}
 
     def tensors(self, dims: Dims) -> dict[str, Shape]:
         """Experts are packed, gate and up in one; the shared experts are one gated MLP."""
@@ -161,3 +193,24 @@ class Block:
         moe = self.moe
         width = moe.top_k * moe.d_ff + moe.shared_experts * moe.shared_d_ff
         return 2 * dims.d_model * (moe.experts + 3 * width)
+
+
+def groups_of(moe: Moe) -> int | None:
+    """The groups of experts of a complete block: as written, else the largest divisor of `experts` up to 8 that leaves
+    two experts a group and lets `top_k` fit in `group_limit` groups (8 in DeepSeek-V2 and V3); where there is none, the
+    smallest that is no less than `group_limit`, and None where there is none either."""
+    limit = moe.balance.group_limit
+    if moe.balance.groups is not None or limit is None:
+        return moe.balance.groups
+    divisors = [n for n in range(limit, moe.experts + 1) if moe.experts % n == 0]
+    fitting = [n for n in divisors if n <= min(8, moe.experts // 2) and moe.top_k <= limit * (moe.experts // n)]
+    return max(fitting, default=min(divisors, default=None))
+
+
+def _few_groups(moe: Moe, experts: int) -> Balance:
+    """Of `experts` experts, fewer than there were: two groups, one of them allowed where not all were."""
+    balance = moe.balance
+    if balance.group_limit is None or experts == moe.experts:
+        return balance
+    groups = min(balance.groups, 2, experts)
+    return replace(balance, groups=groups, group_limit=groups if balance.group_limit == balance.groups else 1)

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from eulerstack.language.block import Dims, NonNegativeFloat, Plain, PositiveInt, Shape, block
+from eulerstack.language.block import EXT, Dims, NonNegativeFloat, Plain, PositiveInt, Shape, block
 
 FEATURES = 33
 SINE_LAYERS = 3
@@ -24,7 +24,7 @@ class Hyena:
     depth: PositiveInt = Field(2, description="order of the operator")
     filter_hidden: PositiveInt = Field(64, description="hidden width of the filter MLP")
     filter_decay: NonNegativeFloat = Field(0.0, description="rate of the exponential window")
-    short_conv: PositiveInt = Field(3, description="width of the short convolution")
+    short_conv: PositiveInt = Field(3, description="width of the short convolution", json_schema_extra=EXT)
 
 
 @block

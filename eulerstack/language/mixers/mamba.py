@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from eulerstack.language.block import Breach, Dims, PositiveInt, Shape, block
+from eulerstack.language.block import EXT, Breach, Dims, Plain, PositiveInt, Shape, block
 
 
 @block
@@ -21,24 +21,29 @@ class Mamba:
     d_state: PositiveInt = Field(64, description="state size per channel (mamba1: 16 in the paper)")
     d_conv: PositiveInt = Field(4, description="width of the short convolution")
     expand: PositiveInt = Field(2, description="inner width over d_model")
-    head_dim: PositiveInt | None = Field(None, description="channels per head, 64 (mamba2)")
-    n_groups: PositiveInt | None = Field(None, description="groups that share B and C, 1 (mamba2)")
-    chunk_size: PositiveInt | None = Field(None, description="chunk of the dual form, 256 (mamba2)")
-    dt_rank: PositiveInt | None = Field(None, description="rank of the step projection, ceil(d_model/16) (mamba1)")
-    conv_bias: bool = Field(True, description="bias of the short convolution")
-    bias: bool = Field(False, description="bias of in_proj and out_proj")
-    inner_norm: bool = Field(False, description="Jamba's norms on dt, B, C (mamba1)")
+    head_dim: PositiveInt | None = Field(None, description="channels per head, 64 (mamba2)", json_schema_extra=EXT)
+    n_groups: PositiveInt | None = Field(
+        None, description="groups that share B and C, 1 (mamba2)", json_schema_extra=EXT
+    )
+    chunk_size: PositiveInt | None = Field(
+        None, description="chunk of the dual form, 256 (mamba2)", json_schema_extra=EXT
+    )
+    dt_rank: PositiveInt | None = Field(
+        None, description="rank of the step projection, ceil(d_model/16) (mamba1)", json_schema_extra=EXT
+    )
+    conv_bias: bool = Field(True, description="bias of the short convolution", json_schema_extra=EXT)
+    bias: bool = Field(False, description="bias of in_proj and out_proj", json_schema_extra=EXT)
+    inner_norm: bool = Field(False, description="Jamba's norms on dt, B, C (mamba1)", json_schema_extra=EXT)
 
 
 @block
-class Block:
+class Block(Plain):
     """`mixer: {type: mamba, mamba: {...}}`"""
 
     type: Literal["mamba"]
     mamba: Mamba = Mamba()
 
     keeps: ClassVar[tuple[str, ...]] = ("ssm_state",)
-    unbuilt: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def breaches(self, spec: Any) -> Iterator[Breach]:
         own = self.mamba

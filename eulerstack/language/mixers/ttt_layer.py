@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from eulerstack.language.block import Dims, Plain, PositiveFloat, PositiveInt, Shape, block
+from eulerstack.language.block import EXT, Dims, Plain, PositiveFloat, PositiveInt, Shape, block
 
 
 @block
@@ -29,7 +29,9 @@ class TTT:
     inner_optimizer: Literal["sgd", "adamw"] = Field("sgd", description="how the state learns")
     inner_lr: PositiveFloat = Field(0.01, description="its learning rate, which a gate lowers for each token")
     inner_steps_per_token: PositiveInt = Field(1, description="passes over a mini-batch, a step in each")
-    mini_batch: PositiveInt = Field(16, description="tokens whose gradients start from the same weights")
+    mini_batch: PositiveInt = Field(
+        16, description="tokens whose gradients start from the same weights", json_schema_extra=EXT
+    )
 
 
 @block

@@ -1,0 +1,42 @@
+"""`head.mtp`: multi-token prediction, modules that predict the tokens after the next one.
+
+Reference: DeepSeek-AI 2024, DeepSeek-V3 Technical Report, section 2.2. D = d_model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+
+from eulerstack.language.block import Dims, Name, PositiveInt, Shape, block
+
+SMALL = 2  # modules of the small variant, and layers of each: one that follows another, where there are several
+
+
+@block
+class Mtp:
+    """Multi-token prediction (DeepSeek-V3)."""
+
+    n_predict: PositiveInt = Field(1, description="modules, each for a token further on")
+    head_layers: PositiveInt = Field(1, description="decoder layers of a module")
+    head_template: Name = Field(description="the template of these layers")
+    train_loss_weight: Annotated[float, Field(ge=0, description="of the mean of their losses, in training")] = 0.1
+
+    def shrunk(self) -> "Mtp":
+        """The same in the small variant of a model."""
+        return replace(self, n_predict=min(self.n_predict, SMALL), head_layers=min(self.head_layers, SMALL))
+
+    def layer_prefixes(self) -> Iterator[str]:
+        """Under which name in the checkpoint each decoder layer of the modules lies, every one of `head_template`."""
+        for k in range(self.n_predict):
+            yield from (f"mtp.heads.{k}.layers.{j}" for j in range(self.head_layers))
+
+    def tensors(self, dims: Dims, norm: dict[str, Shape]) -> dict[str, Shape]:
+        """Every other parameter by its name in the checkpoint: norms of the two inputs, the projection, the final norm,
+        whose own parameters are `norm` (empty if the model has none)."""
+        d, shapes = dims.d_model, {}
+        own = {"hidden_norm.weight": (d,), "token_norm.weight": (d,), "proj.weight": (d, 2 * d)}
+        for k in range(self.n_predict):
+            shapes |= {f"mtp.heads.{k}.{name}": shape for name, shape in (own | norm).items()}
+        return shapes

@@ -1,0 +1,86 @@
+"""The tokens that a capacity chooses, against sorting by hand, and the borders of documents among those that pass.
+
+B batch, T tokens.
+"""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+
+from eulerstack.modeling.context import Context
+from eulerstack.modeling.op_depth import best, masked
+
+B, T = 3, 11
+KEEP = torch.ones(B, T, dtype=torch.bool)
+KEEP[0, :4] = KEEP[1, 7:] = KEEP[2, 5] = False
+STARTS = torch.zeros(B, T, dtype=torch.bool)
+STARTS[0, 6] = STARTS[1, 2] = STARTS[1, 3] = STARTS[2, 8] = True
+FACTS = [{}, {"keep": KEEP}, {"starts": STARTS}, {"keep": KEEP, "starts": STARTS}]
+every_fact = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: "+".join(facts) or "plain")
+CAPACITIES = (0.01, 0.3, 0.5, 1.0)
+
+
+def context(**facts) -> Context:
+    places = torch.arange(T).expand(B, T)
+    return Context(positions=places, key_positions=places, **facts)
+
+
+def documents(facts: dict) -> list[list[int]]:
+    """The real tokens of each document as places b * T + t."""
+    found = []
+    for b in range(B):
+        found.append([])
+        for t in range(T):
+            if facts.get("starts") is not None and facts["starts"][b, t]:
+                found.append([])
+            if facts.get("keep") is None or facts["keep"][b, t]:
+                found[-1].append(b * T + t)
+    return found
+
+
+def best_by_hand(r: torch.Tensor, capacity: float, facts: dict) -> torch.Tensor:
+    chosen, flat = torch.zeros(B * T, dtype=torch.bool), r.flatten()
+    for places in documents(facts):
+        count = math.ceil(round(capacity * len(places), 6))
+        for place in sorted(places, key=lambda p: -flat[p].item())[:count]:
+            chosen[place] = True
+    return chosen.view(B, T)
+
+
+@every_fact
+@pytest.mark.parametrize("capacity", CAPACITIES)
+def test_the_best_of_each_document(capacity, facts):
+    r = torch.randn(B, T, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(best(r, capacity, context(**facts)), best_by_hand(r, capacity, facts))
+
+
+@pytest.mark.parametrize(("capacity", "count"), [(0.1, 3), (0.101, 4), (1 / 3, 10), (0.7, 21)])
+def test_the_count_is_the_ceiling_of_the_share(capacity, count):
+    places = torch.arange(30)[None]
+    chosen = best(torch.randn(1, 30), capacity, Context(positions=places, key_positions=places))
+    assert chosen.sum() == count
+
+
+@pytest.mark.parametrize("cut", [1, 4, 10, T])
+def test_a_document_starts_at_its_first_token_that_passes(cut):
+    """In one call and in two, by hand: where the number of the document is not that of the last token that passed."""
+    decided = torch.rand(B, T, generator=torch.Generator().manual_seed(3)) < 0.5
+    number = STARTS.long().cumsum(1)
+    want = torch.zeros(B, T, dtype=torch.bool)
+    for b in range(B):
+        passed = [t for t in range(T) if decided[b, t] and KEEP[b, t]]
+        for before, t in pairwise(passed):
+            want[b, t] = number[b, t] != number[b, before]
+    assert want.any()
+    past, starts = None, []
+    for a, z in ((0, cut), (cut, T)):
+        seen = Context(
+            positions=number[:, a:z], keep=KEEP[:, a:z], starts=STARTS[:, a:z], key_documents=number[:, :z], past=a
+        )
+        inner = masked(decided[:, a:z], seen, past)
+        past, starts = inner.key_keep, [*starts, inner.starts]
+        assert torch.equal(inner.keep, (decided & KEEP)[:, a:z])
+    assert torch.equal(torch.cat(starts, 1), want)
+    assert torch.equal(past, decided & KEEP)
