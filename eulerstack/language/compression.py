@@ -20,20 +20,30 @@ class Indexer:
     """The small scorer that picks blocks of compressed keys."""
 
     arch: Literal["relu_mha", "dot_product", "learned_block_sel"] = Field(description="how a block is scored")
-    n_heads: PositiveInt
-    d_per_head: PositiveInt
-    dtype: Literal["fp4", "fp8", "bf16", "fp32"] = Field("bf16", description="format its q and k are rounded to")
+    n_heads: PositiveInt = Field(description="heads of its queries")
+    d_per_head: PositiveInt = Field(description="numbers of its keys, and of each head of its queries")
+    dtype: Literal["fp4", "fp8", "bf16", "fp32"] = Field(
+        "bf16", description="format to which its queries and keys are rounded"
+    )
 
 
 @block
 class Compression:
     """Attention over pooled blocks of keys."""
 
-    type: Literal["csa", "hca", "nsa_learned"] = Field(description="best entries, all entries, or three branches")
+    type: Literal["csa", "hca", "nsa_learned"] = Field(
+        description="the best blocks, all of them, or three branches under gates"
+    )
     m_block: PositiveInt = Field(description="tokens of one block")
-    pool: Literal["softmax_gated", "mean", "max", "learned_pool"] = Field("mean", description="a block's tokens to one")
-    indexer: Indexer | None = Field(None, description="csa and nsa_learned only")
-    top_k_blocks: PositiveInt | None = Field(None, description="blocks kept for a query; 16 for nsa_learned")
+    pool: Literal["softmax_gated", "mean", "max", "learned_pool"] = Field(
+        "mean", description="how the keys and values of a block become one"
+    )
+    indexer: Indexer | None = Field(
+        None, description="small scorer that chooses blocks (csa and nsa_learned, which need it)"
+    )
+    top_k_blocks: PositiveInt | None = Field(
+        None, description="blocks chosen for a query (csa needs it; 16 for nsa_learned)"
+    )
 
 
 def breaches(own: Any, spec: Any) -> Iterator[Breach]:

@@ -14,9 +14,11 @@ from eulerstack.language.block import Dims, Shape, block
 class DepthGating:
     """Mixture-of-Depths (Raposo et al. 2024)."""
 
-    enabled: bool = Field(True, description="false: every token passes")
-    capacity: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="share of tokens that pass, in training")
-    router: Literal["top_k", "learned_gate"] = Field("top_k", description="a score with a predictor, or one gate")
+    enabled: bool = Field(True, description="false: every token passes, without a gate")
+    capacity: Annotated[float, Field(gt=0, le=1)] = Field(0.5, description="share of the tokens that pass, in training")
+    router: Literal["top_k", "learned_gate"] = Field(
+        "top_k", description="a score and a predictor of it, or a single gate"
+    )
 
     def tensors(self, dims: Dims) -> dict[str, Shape]:
         """Every parameter of the gate by its name, with its shape."""

@@ -18,18 +18,20 @@ Shapes = dict[str, Shape]
 class MemoryParams:
     """Size of a memory."""
 
-    hidden: PositiveInt = Field(2048, description="features inside; of retrieval: past tokens held")
+    hidden: PositiveInt = Field(2048, description="its size: features inside, or past tokens held (retrieval)")
 
 
 @block
 class Memory:
     """A memory beside the mixer."""
 
-    type: Literal["neural_memory", "associative", "retrieval"] = Field(description="what is kept and how it is read")
+    type: Literal["neural_memory", "associative", "retrieval"] = Field(description="what is kept, and how it is read")
     update_at_inference: bool = Field(False, description="written outside of training too")
     params: MemoryParams = Field(MemoryParams(), description="its size")
-    inner_lr: PositiveFloat = Field(1e-3, description="step size of its writes; retrieval has none")
-    persistence: Literal["per_query", "session", "persistent"] = Field("session", description="when it starts afresh")
+    inner_lr: PositiveFloat = Field(1e-3, description="step size of its writes (not of retrieval)")
+    persistence: Literal["per_query", "session", "persistent"] = Field(
+        "session", description="when it goes back to its start"
+    )
 
     def completed(self, dims: Dims) -> Self:
         """The same block: no default depends on the model."""

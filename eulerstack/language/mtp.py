@@ -5,11 +5,10 @@ Reference: DeepSeek-AI 2024, DeepSeek-V3 Technical Report, section 2.2. D = d_mo
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated
 
 from pydantic import Field
 
-from eulerstack.language.block import Dims, Name, PositiveInt, Shape, block
+from eulerstack.language.block import Dims, Name, NonNegativeFloat, PositiveInt, Shape, block
 
 SMALL = 2  # modules of the small variant, and layers of each: one that follows another, where there are several
 
@@ -18,10 +17,12 @@ SMALL = 2  # modules of the small variant, and layers of each: one that follows 
 class Mtp:
     """Multi-token prediction (DeepSeek-V3)."""
 
-    n_predict: PositiveInt = Field(1, description="modules, each for a token further on")
-    head_layers: PositiveInt = Field(1, description="decoder layers of a module")
-    head_template: Name = Field(description="the template of these layers")
-    train_loss_weight: Annotated[float, Field(ge=0, description="of the mean of their losses, in training")] = 0.1
+    n_predict: PositiveInt = Field(1, description="modules in a chain, each for a token further on")
+    head_layers: PositiveInt = Field(1, description="decoder layers of one module")
+    head_template: Name = Field(description="template of these layers")
+    train_loss_weight: NonNegativeFloat = Field(
+        0.1, description="weight of the mean of the modules' losses, in training"
+    )
 
     def shrunk(self) -> "Mtp":
         """The same in the small variant of a model."""

@@ -14,11 +14,11 @@ from eulerstack.language.block import Dims, NonNegativeInt, PositiveFloat, Posit
 class Hyper:
     """Hyper-connections: several residual streams and their mixing."""
 
-    expand: PositiveInt = Field(description="number of streams")
+    expand: PositiveInt = Field(description="number of residual streams")
     mixing: Literal["birkhoff", "unconstrained", "learned_lowrank"] = Field(
-        "birkhoff", description="of the streams, beside each branch"
+        "birkhoff", description="how streams are mixed beside each branch"
     )
-    sinkhorn_iters: NonNegativeInt = Field(3, description="birkhoff only: steps towards a doubly stochastic matrix")
+    sinkhorn_iters: NonNegativeInt = Field(3, description="steps towards a doubly stochastic mixing (birkhoff)")
 
     @property
     def rank(self) -> int:
@@ -48,6 +48,8 @@ class Hyper:
 class Residual:
     """How branches join the residual stream."""
 
-    type: Literal["sequential", "parallel", "hyper_connection"] = Field("sequential", description="how branches join")
-    scaling: PositiveFloat = Field(1.0, description="factor on every branch")
-    hyper: Hyper | None = Field(None, description="hyper_connection only")
+    type: Literal["sequential", "parallel", "hyper_connection"] = Field(
+        "sequential", description="how mixer and FFN follow each other and join the stream"
+    )
+    scaling: PositiveFloat = Field(1.0, description="factor on what every branch adds")
+    hyper: Hyper | None = Field(None, description="several residual streams (hyper_connection, which needs it)")

@@ -10,7 +10,7 @@ from eulerstack.language.depth_gating import DepthGating
 
 @block
 class ResidualOverride:
-    scaling: PositiveFloat | None = Field(None, description="as in residual")
+    scaling: PositiveFloat | None = Field(None, description="as in residual; by default the template's")
 
 
 @block
@@ -18,21 +18,23 @@ class AttentionOverride:
     """An explicit `window: null` means global, so "as the template says" needs a value of its own."""
 
     window: PositiveInt | Literal["inherit"] | None = Field(
-        "inherit", description="null is global, inherit as the template says"
+        "inherit", description="as in attention; null is global, inherit the template's"
     )
-    attn_drop: Probability | None = Field(None, description="as in attention")
+    attn_drop: Probability | None = Field(None, description="as in attention; by default the template's")
 
 
 @block
 class NormOverride:
-    type: Literal["rmsnorm", "layernorm"] | None = Field(None, description="as in norm")
-    position: Literal["pre", "post", "sandwich", "post_branch"] | None = Field(None, description="as in norm")
+    type: Literal["rmsnorm", "layernorm"] | None = Field(None, description="as in norm; by default the template's")
+    position: Literal["pre", "post", "sandwich", "post_branch"] | None = Field(
+        None, description="as in norm; by default the template's"
+    )
 
 
 @block
 class FfnOverride:
     activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] | None = Field(
-        None, description="one that the template's ffn knows"
+        None, description="one that the template's ffn knows; by default the template's"
     )
 
 
@@ -40,31 +42,31 @@ class FfnOverride:
 class Override:
     """The few fields that one entry may change of its template."""
 
-    residual: ResidualOverride | None = Field(None, description="of its residual")
-    attention: AttentionOverride | None = Field(None, description="of its attention")
-    norm: NormOverride | None = Field(None, description="of its norm")
-    ffn: FfnOverride | None = Field(None, description="of its ffn")
+    residual: ResidualOverride | None = Field(None, description="fields of its residual")
+    attention: AttentionOverride | None = Field(None, description="fields of its attention")
+    norm: NormOverride | None = Field(None, description="fields of its norm")
+    ffn: FfnOverride | None = Field(None, description="fields of its ffn")
 
 
 @block
 class Plain:
     """A template, repeated."""
 
-    template: Name = Field(description="which template")
-    repeat: PositiveInt = Field(1, description="how many such layers")
+    template: Name = Field(description="name of a template")
+    repeat: PositiveInt = Field(1, description="how many such layers in a row")
     override: Override | None = Field(None, description="what differs from the template")
-    depth_gating: DepthGating | None = Field(None, description="only some tokens pass")
+    depth_gating: DepthGating | None = Field(None, description="lets only some tokens pass (Mixture-of-Depths)")
 
 
 @block
 class BodyItem:
-    template: Name = Field(description="which template")
-    repeat: PositiveInt = Field(1, description="how many such layers")
+    template: Name = Field(description="name of a template")
+    repeat: PositiveInt = Field(1, description="how many such layers in a row")
 
 
 @block
 class Stream:
-    stream: Name = Field(description="its name")
+    stream: Name = Field(description="its name, unique in the entry")
     body: Annotated[tuple[BodyItem, ...], AsTuple, Field(min_length=1)] = Field(description="its layers, in order")
 
 
@@ -76,8 +78,8 @@ class Merge:
         "concat", description="how what the streams add is joined"
     )
     projection: bool = Field(True, description="a learned map of the result; concat needs it")
-    from_: Name | None = Field(None, alias="from")
-    to: Name | None = Field(None, description="stream that asks (cross_attn)")
+    from_: Name | None = Field(None, alias="from", description="stream of keys and values (cross_attn, which needs it)")
+    to: Name | None = Field(None, description="stream of the queries (cross_attn, which needs it)")
 
     def tensors(self, dims: Dims, streams: int) -> dict[str, Shape]:
         d, wide = dims.d_model, dims.n_heads * dims.head_dim
@@ -101,7 +103,9 @@ class Merge:
 class Parallel:
     """Streams that read the same input."""
 
-    parallel: Annotated[tuple[Stream, ...], AsTuple, Field(min_length=2)] = Field(description="the streams")
+    parallel: Annotated[tuple[Stream, ...], AsTuple, Field(min_length=2)] = Field(
+        description="streams that read the same input, two or more"
+    )
     merge: Merge = Field(Merge(), description="how they join")
 
 
@@ -109,9 +113,11 @@ class Parallel:
 class IntegratorOptions:
     """One template with shared weights, applied several times."""
 
-    type: Literal["discrete", "ode_euler", "ode_rk4"] = Field(description="composition, or scheme of order one or four")
+    type: Literal["discrete", "ode_euler", "ode_rk4"] = Field(
+        description="composition, or a scheme of order one or four"
+    )
     steps: PositiveInt = Field(description="how many")
-    body: Name = Field(description="which template")
+    body: Name = Field(description="name of a template")
     output: Literal["token", "hidden"] = Field("token", description="normed, or as it is")
 
     @property
@@ -122,7 +128,7 @@ class IntegratorOptions:
 
 @block
 class Integrator:
-    integrator: IntegratorOptions = Field(description="a layer applied several times")
+    integrator: IntegratorOptions = Field(description="one layer, applied several times")
 
 
 def kind_of(entry: Any) -> str:

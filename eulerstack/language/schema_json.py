@@ -13,6 +13,8 @@ from eulerstack.language.template import MIXERS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 EXPRESSION = {"type": "string", "pattern": r"^\s*\$\{.*\}\s*$"}
+# What is said of a value whatever its type: it stays outside of the alternatives.
+ABOUT = ("description", "default", "ext")
 RESERVED = {r"^(experimental|future|vendor\.[^.]+)\..+": {"description": "reserved: kept, with a warning"}}
 
 
@@ -39,10 +41,10 @@ def _widened(node: Any) -> Any:
         return node
     node = {key: _widened(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
     if node.get("type") in ("integer", "number"):
-        about = {key: node.pop(key) for key in ("description", "default") if key in node}
+        about = {key: node.pop(key) for key in ABOUT if key in node}
         return {"anyOf": [node, EXPRESSION], **about}
     if "default" in node and ("$ref" in node or node.get("type") == "array"):
-        about = {key: node.pop(key) for key in ("description", "default") if key in node}
+        about = {key: node.pop(key) for key in ABOUT if key in node}
         return {"anyOf": [node, {"type": "null"}], **about}
     if node.get("type") == "object" and "additionalProperties" in node:
         node["patternProperties"] = RESERVED

@@ -19,7 +19,9 @@ class ShapeChange:
     """An inner width other than d_model."""
 
     d_out: PositiveInt = Field(description="width inside the layer")
-    projection: Literal["linear", "conv1d", "mlp"] = Field("linear", description="what leads there and back")
+    projection: Literal["linear", "conv1d", "mlp"] = Field(
+        "linear", description="causal maps from d_model to d_out and back"
+    )
 
     def shrunk(self, dims: Dims, small: Dims) -> Self:
         """The same ratio to d_model in steps of 8, and never none where there was one."""

@@ -1,28 +1,35 @@
 """The tables of docs/language.md, from the JSON Schema: every block of the language with its keys, values and defaults.
 
-A table stands between `<!-- keys: <Block> -->` and `<!-- end -->`, where Block is the name of its class (`Attention`; a
+A table stands between `<!-- keys: Block -->` and `<!-- end -->`, where Block is the name of its class (`Attention`; a
 kind of mixer or FFN `mixers.attention`), or `Preset` for the document. `rewritten` puts there what the schema says.
+Several names make one table: a block that lies in one before it follows its key there, as `key.inner`, and any other
+adds its rows below.
+
+A key whose default depends on others has null for it in the schema; its description then ends with "; by default
+<words>", and these words are its default in the table.
 """
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
-TABLE = re.compile(r"(<!-- keys: ([\w.]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- keys: ([\w. ]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HEADER = "| key | value | default | meaning |\n|---|---|---|---|\n"
 WORDS = {"string": "text", "boolean": "true, false", "null": "null"}
 BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+DERIVED = "; by default "
+SHOWN = 4  # keys of a block that stand for it in the cell of a value
 
 
 def rewritten(text: str, schema: dict[str, Any]) -> str:
     """`text` with every marked table as the schema has it. KeyError for the name of no block."""
-    blocks = named_blocks(schema)
-    return TABLE.sub(lambda found: f"{found[1]}\n{table(blocks[found[2]], schema)}\n{found[4]}", text)
+    return TABLE.sub(lambda found: f"{found[1]}\n{table(found[2].split(), schema)}\n{found[4]}", text)
 
 
 def marked(text: str) -> list[str]:
     """The blocks that have a table in `text`, in order."""
-    return [found[2] for found in TABLE.finditer(text)]
+    return [name for found in TABLE.finditer(text) for name in found[2].split()]
 
 
 def named_blocks(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -36,34 +43,58 @@ def _name(definition: str) -> str:
     return definition.removeprefix("eulerstack__language__").removesuffix("__Block").replace("__", ".")
 
 
-def table(block: dict[str, Any], schema: dict[str, Any]) -> str:
-    """The rows of one block."""
-    required = block.get("required", ())
-    rows = (_row(key, node, key in required, schema) for key, node in block["properties"].items())
+def table(names: list[str], schema: dict[str, Any]) -> str:
+    """The table of these blocks. KeyError for the name of no block."""
+    blocks, left, rows = named_blocks(schema), list(names), []
+    while left:
+        name = left.pop(0)
+        rows += _rows(blocks[name], "", left, schema)
     return HEADER + "".join(rows)
+
+
+def _rows(block: dict[str, Any], prefix: str, left: list[str], schema: dict[str, Any]) -> Iterator[str]:
+    """The rows of one block, and of those in `left` that lie in it, which are taken from there."""
+    for key, node in block["properties"].items():
+        yield _row(prefix + key, node, key in block.get("required", ()), schema)
+        for suffix, name in _within(node):
+            if name in left:
+                left.remove(name)
+                yield from _rows(named_blocks(schema)[name], f"{prefix}{key}{suffix}.", left, schema)
+
+
+def _within(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The blocks that may stand at a node, in a list `[]`, by name."""
+    if "$ref" in node:
+        yield "", _name(node["$ref"].rpartition("/")[2])
+    for option in node.get("anyOf", ()):
+        yield from _within(option)
+    if "items" in node:
+        yield from ((f"[]{suffix}", name) for suffix, name in _within(node["items"]))
 
 
 def _row(key: str, node: dict[str, Any], required: bool, schema: dict[str, Any]) -> str:
     name = f"`{key}`" + (" **ext**" if node.get("ext") else "")
-    default = "required" if required else _default(node)
-    cells = (name, _value(node, schema), default, node.get("description", ""))
+    meaning, _, derived = node.get("description", "").partition(DERIVED)
+    default = "required" if required else derived or _default(node)
+    cells = (name, _value(node, schema), default, meaning)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
 
 
 def _default(node: dict[str, Any]) -> str:
-    """A default in words; null is "none", a block of nothing but defaults "its own"."""
+    """A default in words; null is "none", a block the type it has, or "its defaults"."""
     value = node.get("default")
     if isinstance(value, dict):
-        return "its own" if not value.get("type") else f"`{value['type']}`"
-    if value is None or value == []:
+        return f"`{value['type']}`" if value.get("type") else "its defaults"
+    if value is None or value in ([], {}):
         return "none"
-    return f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`"
+    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value).replace('e-0', 'e-')}`"
 
 
 def _value(node: dict[str, Any], schema: dict[str, Any]) -> str:
     """What may stand there."""
     if "$ref" in node:
-        return f"`{{{', '.join(_keys(node, schema))}}}`"
+        keys = list(_keys(node, schema))
+        return f"`{{{', '.join(keys if len(keys) <= SHOWN else [*keys[: SHOWN - 1], '...'])}}}`"
     if options := node.get("anyOf") or node.get("oneOf"):
         words = [_kind(option, schema) for option in options if "pattern" not in option]
         return " or ".join(word for word in dict.fromkeys(words) if word != "null")
@@ -84,6 +115,8 @@ def _items(node: dict[str, Any], schema: dict[str, Any]) -> str:
 
 
 def _number(node: dict[str, Any]) -> str:
+    if "minimum" in node and node["minimum"] == node.get("maximum"):
+        return f"`{node['minimum']}`"
     word = "int" if node["type"] == "integer" else "number"
     bounds = [f"{sign} {node[key]:g}" for key, sign in BOUNDS.items() if key in node]
     even = f", a multiple of {node['multipleOf']}" if "multipleOf" in node else ""

@@ -48,31 +48,35 @@ def unbranched() -> TypeAdapter:
 class Norm:
     """Which norm, and where it sits."""
 
-    type: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="kind of norm")
-    position: Literal["pre", "post", "sandwich", "post_branch"] = Field("pre", description="where it sits")
-    unit_offset: bool = Field(False, description="weight stored minus one (Gemma)", json_schema_extra=EXT)
-    bias: bool | None = Field(None, description="layernorm only, true", json_schema_extra=EXT)
+    type: Literal["rmsnorm", "layernorm"] = Field("rmsnorm", description="with or without taking off the mean")
+    position: Literal["pre", "post", "sandwich", "post_branch"] = Field(
+        "pre", description="on which side of a mixer or FFN it stands"
+    )
+    unit_offset: bool = Field(False, description="weight stored minus one (rmsnorm; Gemma)", json_schema_extra=EXT)
+    bias: bool | None = Field(None, description="bias of a layernorm; by default true", json_schema_extra=EXT)
 
 
 @block
 class State:
     """A declaration that is checked against the mixer."""
 
-    kv_cache: bool | None = Field(None, description="keeps keys and values")
-    ssm_state: bool | None = Field(None, description="keeps a recurrent state")
+    kv_cache: bool | None = Field(None, description="the mixer keeps keys and values; by default derived")
+    ssm_state: bool | None = Field(None, description="the mixer keeps a recurrent state; by default derived")
 
 
 @block
 class Template:
     """One kind of layer."""
 
-    mixer: Mixer = Field(description="mixes tokens")
-    ffn: Ffn = Field(description="mixes channels")
-    norm: Norm = Field(Norm(), description="which norm, where")
-    residual: Residual = Field(Residual(), description="how branches join")
-    state: State | None = Field(None, description="a declaration, checked")
+    mixer: Mixer = Field(description="what mixes tokens")
+    ffn: Ffn = Field(description="what mixes the channels of a token")
+    norm: Norm = Field(Norm(), description="which norm, and where it stands")
+    residual: Residual = Field(Residual(), description="how branches join the residual stream")
+    state: State | None = Field(
+        None, description="what the mixer keeps, as a declaration that is checked; by default derived"
+    )
     memory: Memory | None = Field(None, description="a memory beside the mixer")
-    shape_change: ShapeChange | None = Field(None, description="an inner width")
+    shape_change: ShapeChange | None = Field(None, description="another width inside the layer")
 
 
 def state_of(mixer: Any) -> State:

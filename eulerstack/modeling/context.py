@@ -24,5 +24,6 @@ class Context:
     past: int = 0  # S - T
     use_cache: bool = False  # a mixer returns its new state iff this is True
     input_ids: torch.Tensor | None = None  # [B, T] int, None when the caller gave embeddings
+    renewed: torch.Tensor | None = None  # [B, T] bool: those of `starts` that no session outlives; None: by their place
     memo: dict = field(default_factory=dict)  # values shared by layers of one call: masks, cos and sin
     extra: dict = field(default_factory=dict)  # the caller's keywords, passed on to the attention kernel

@@ -52,6 +52,8 @@ class Decoder(EulerStackPreTrainedModel):
         self.norm = build_norm(d, config.rms_norm_eps, config.final_norm) if config.final_norm else nn.Identity()
         self.croppable = all(part.croppable for part in (*self.layers, *self.runs.values()))
         self._is_stateful = not self.croppable  # a draft that is rejected could not be taken back
+        if config.quantisation:
+            self.parts["fake_quant"](self, config.quantisation, f"{self.base_model_prefix}.")
         self.needs_ids = any(getattr(module, "needs_ids", False) for module in self.modules())
         self.post_init()
 

@@ -64,7 +64,7 @@ class Scorer(nn.Module):
 
 
 class DepthGate(nn.Module):
-    """`choose` before the layer, `restore` after it. State: `chosen` [B, P] bool, which past tokens passed."""
+    """`choose` before the layer, `restore` after it. State: `history` [B, P], of `masked`."""
 
     croppable = True
 
@@ -93,8 +93,8 @@ class DepthGate(nn.Module):
             slots, inner = gathered(chosen, context, self._by_name())
             taken = x.gather(1, _like(slots, x).expand(-1, -1, *x.shape[2:]))
             return Choice(taken, inner, weight.gather(1, slots), slots, record=DepthRecord(logits, chosen))
-        inner = masked(logits > 0, context, None if state is None else state["chosen"])
-        return Choice(x, inner, weight, None, state={"chosen": inner.key_keep} if context.use_cache else None)
+        inner, history = masked(logits > 0, context, None if state is None else state["history"])
+        return Choice(x, inner, weight, None, state={"history": history} if context.use_cache else None)
 
     def restore(self, x: torch.Tensor, y: torch.Tensor, choice: Choice) -> torch.Tensor:
         """`x` of `choose`, moved by g where a token passed; `y` is what the layer made of `choice.x`."""

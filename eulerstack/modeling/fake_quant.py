@@ -34,15 +34,16 @@ class QuantisedLinear(nn.Linear):
         return F.linear(x, self.weight_in_use, self.bias)
 
 
-def quantise(model: nn.Module, spec: dict) -> None:
+def quantise(model: nn.Module, spec: dict, prefix: str = "") -> None:
     """Change `model` in place: `spec` has `dtype`, `dequant_to`, and `scope`, patterns of parameter names.
 
-    Without patterns all quantisable weights but the head's. Raises ValueError for a pattern that matches none.
+    Without patterns all quantisable weights but the head's. `prefix` is where `model` stands in the whole model, as
+    which it may be loaded alone. Raises ValueError for a pattern that matches none in the whole; twice is once.
     """
-    found = {name: (module, own) for name, module, own in quantisable(model)}
+    found = {f"{prefix}{name}": (module, own) for name, module, own in quantisable(model)}
     scope = spec["scope"] or ["model.*", "mtp.*"]
     idle = [pattern for pattern in spec["scope"] if not any(fnmatchcase(name, pattern) for name in found)]
-    if idle:
+    if idle and not prefix:
         raise ValueError(f"no quantisable weight is named {', '.join(map(repr, idle))}")
     formats = (spec["dtype"], spec["dequant_to"])
     for name, (module, own) in found.items():
@@ -55,7 +56,7 @@ def quantisable(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     for path, module in model.named_modules():
         if hasattr(module, "weight_filters"):
             yield from ((f"{path}.{own}", module, own) for own in PACKED)
-        elif type(module) is nn.Linear and not (f"{path}.weight" == HEAD and model.config.tie_word_embeddings):
+        elif type(module) in (nn.Linear, QuantisedLinear) and not (f"{path}.weight" == HEAD and model.config.tie_word_embeddings):
             yield f"{path}.weight", module, "weight"
 
 

@@ -45,8 +45,9 @@ class Head(nn.Module):
         goes_on, together, h = _goes_on(context), context.keep, hidden
         for k, head in enumerate(self.heads, 1):
             rows = embeds.shape[1] - k
-            if rows < 1:
-                break  # the sequence ends before this module's first token
+            if rows < 1:  # the sequence ends before this module's first token, yet every parameter has a gradient
+                total = total + 0.0 * sum(p.sum() for p in head.parameters()).to(total)
+                continue
             together = None if goes_on is None else _both(together, goes_on[:, k:], rows)
             own = _context(context, k, together)
             h, found = head(h[:, :rows], embeds[:, k:], own)

@@ -65,7 +65,9 @@ class Memory(Base):
         blocks = [old, new] if resets is None else [first, old, new]
         entries = {name: torch.cat([block[name] for block in blocks], 1) for name in new}
         seats = seat(first["real"], old["real"], real, resets)
-        y = self._read(self.q_proj(x), entries, seats)
+        # Then the entries of a document lie side by side, and those further back than any can see are left out.
+        reach = self.hidden if context.keep is None and (resets is None or not self.kept) else None
+        y = self._read(self.q_proj(x), entries, seats, reach)
         newest = None
         if context.use_cache:
             size = min(self.hidden, old["real"].shape[1] + x.shape[1])
@@ -81,13 +83,14 @@ class Memory(Base):
         keys, values = (t.to(x.dtype).expand(b, -1, -1) for t in (self.start_keys, self.start_values))
         return {"keys": keys, "values": values, "real": (self.start_real > 0).expand(b, -1)}
 
-    def _read(self, q: torch.Tensor, entries: Entries, seats) -> torch.Tensor:
-        """Some queries at a time, each with the entries up to the last of them."""
+    def _read(self, q: torch.Tensor, entries: Entries, seats, reach: int | None) -> torch.Tensor:
+        """Some queries at a time, each with the entries up to the last of them, from `reach` before the first on."""
         earlier, reads = entries["real"].shape[1] - q.shape[1], []
         for some in q.split(QUERIES, 1):
             now = slice(earlier, earlier + some.shape[1])
-            seen = {name: t[:, : now.stop] for name, t in entries.items()}
-            reads.append(recall(some, seen, seats.before(now, self.hidden), self.scale))
+            past = slice(0 if reach is None else max(0, now.start - reach), now.stop)
+            seen = {name: t[:, past] for name, t in entries.items()}
+            reads.append(recall(some, seen, seats.before(now, past, self.hidden), self.scale))
             earlier = now.stop
         return torch.cat(reads, 1)
 

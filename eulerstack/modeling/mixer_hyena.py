@@ -72,8 +72,10 @@ class ImplicitFilter(nn.Module):
         """The filters at distances 0 to taps - 1, `[N, taps, D]`, at least float32."""
         frequency = wide(self.frequency)
         with own_precision(frequency.device):
-            time = torch.arange(taps, device=frequency.device).to(frequency.dtype)[:, None] / self.length
-            angles = 2 * math.pi * time * torch.arange(1, BANDS + 1, device=frequency.device)
+            taps = torch.arange(taps, device=frequency.device)[:, None]
+            turned = taps * torch.arange(1, BANDS + 1, device=frequency.device) % self.length  # exact, unlike f t / L
+            time, turns = (t.to(frequency.dtype) / self.length for t in (taps, turned))
+            angles = 2 * math.pi * turns
             x = torch.cat((time, angles.cos(), angles.sin()), 1)
             for layer in self.layers[:-1]:
                 x = torch.sin(frequency * layer(x))

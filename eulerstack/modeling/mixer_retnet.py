@@ -12,7 +12,7 @@ B batch, T tokens, D d_model, H query heads, G key-value heads, E features of a 
 """
 
 import math
-from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -24,8 +24,13 @@ from .op_rope import rotary, rotate
 from .op_timestep import wide
 
 State = dict[str, torch.Tensor]
-# The rotation of a model whose positions are not rotary.
-PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+class PlainRope:
+    """The rotation of a model whose positions are not rotary, named as in a configuration."""
+
+    rope_parameters: ClassVar = {"rope_type": "default", "rope_theta": 10000.0}
+    max_position_embeddings = None
 
 
 class Mixer(nn.Module):
@@ -90,5 +95,4 @@ class Mixer(nn.Module):
         """cos and sin of the places of this call."""
         if self.config.positional == "rope":
             return rotary(self.config, context, context.positions, self.key_dim, dtype, "now")
-        plain = SimpleNamespace(rope_parameters=PLAIN_ROPE, max_position_embeddings=None)
-        return rotary(plain, context, context.positions, self.key_dim, dtype, "retention")
+        return rotary(PlainRope, context, context.positions, self.key_dim, dtype, "retention")

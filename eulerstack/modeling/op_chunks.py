@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch.autograd.function import once_differentiable
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -44,9 +43,14 @@ class _Chunks(torch.autograd.Function):
         return torch.cat(outputs, 1), before
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dy, dlast) -> tuple:
         resets, *saved = ctx.saved_tensors
+        gradients = _Chunks.gradients(ctx, resets, saved, dy, dlast)
+        return None, None, None, None, *_Final.apply(len(gradients), *gradients, dy, *saved)
+
+    @staticmethod
+    @torch.no_grad()
+    def gradients(ctx, resets, saved, dy, dlast) -> Tensors:
         inputs, params, befores = saved[: ctx.n_inputs], saved[ctx.n_inputs : ctx.n_tensors], saved[ctx.n_tensors :]
         dinputs, dparams = [torch.empty_like(t) for t in inputs], [torch.zeros_like(t) for t in params]
         slices = _slices(inputs[0].shape[1], ctx.chunk)
@@ -58,7 +62,20 @@ class _Chunks(torch.autograd.Function):
                 whole[:, now] = part
             for total, part in zip(dparams, param_parts, strict=True):
                 total.add_(part)
-        return None, None, None, None, dlast, *dinputs, *dparams
+        return dlast, *dinputs, *dparams
+
+
+class _Final(torch.autograd.Function):
+    """Gradients, the first tensors, tied to what they were made from, so that gradients of them are refused. torch's
+    `once_differentiable` ties them to nothing, and `torch.autograd.grad` then leaves them out without a word."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors) -> Tensors:
+        return tensors[:count]
+
+    @staticmethod
+    def backward(ctx, *_):
+        raise RuntimeError("a recurrence in chunks has first gradients only; second ones were asked for")
 
 
 def own_precision(device: torch.device):

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from .context import Context
 
+PASSED, INSIDE = 1, 2  # bits of a token in the history: it passed; a document begins there inside a call
 SLACK = 1e-6  # 0.1 * 30 is 3.0000000000000004, and its ceiling is to be 3
 PACKING = ("seq_idx", "cu_seq_lens", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
@@ -60,22 +61,38 @@ def gathered(chosen: torch.Tensor, context: Context, by_name: bool) -> tuple[tor
     return slots, inner
 
 
-def masked(decided: torch.Tensor, context: Context, past: torch.Tensor | None) -> Context:
-    """The Context of a call where only the `decided` [B, T] of its real tokens and those of `past` [B, P] are real.
+def masked(decided: torch.Tensor, context: Context, past: torch.Tensor | None) -> tuple[Context, torch.Tensor]:
+    """The Context of a call where only the `decided` [B, T] of its real tokens and those of the past are real, and the
+    history [B, S] that a later call takes as `past`: of each token PASSED, INSIDE, both or 0.
 
     A document starts at its first token that passes, even if that comes in a later call than its first token.
     """
     chosen = decided if context.keep is None else decided & context.keep
-    history = chosen if past is None else torch.cat((past, chosen), 1)
-    starts = None if context.key_documents is None else _borders(history, context.key_documents)[:, context.past :]
-    return replace(context, keep=chosen, starts=starts, key_keep=history, **_own(context))
+    marks = PASSED * chosen.to(torch.uint8) + INSIDE * _inside(context)
+    history = marks if past is None else torch.cat((past, marks), 1)
+    real, starts, renewed = (history & PASSED).bool(), None, None
+    if context.key_documents is not None:
+        starts, renewed = (t[:, context.past :] for t in _borders(real, history, context.key_documents))
+    inner = replace(context, keep=chosen, starts=starts, renewed=renewed, key_keep=real, **_own(context))
+    return inner, history
 
 
-def _borders(real: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
-    """The `real` tokens [B, S] whose document is not that of the real token before them."""
+def _inside(context: Context) -> torch.Tensor:
+    """The tokens [B, T] that begin a document and are not their row's first real ones in this call; uint8."""
+    if context.starts is None:
+        return torch.zeros_like(context.positions, dtype=torch.uint8)
+    real = torch.ones_like(context.starts) if context.keep is None else context.keep
+    return (context.starts & (real.cumsum(1) > 1)).to(torch.uint8)
+
+
+def _borders(real: torch.Tensor, history: torch.Tensor, documents: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `real` tokens [B, S] whose document is not that of the real token before them, and those of them where since
+    that token a document has begun inside a call."""
     slots = torch.arange(real.shape[1], device=real.device).expand_as(real)
     last = F.pad(slots.where(real, -1).cummax(1).values[:, :-1], (1, 0), value=-1)
-    return real & (last >= 0) & (documents != documents.gather(1, last.clamp(min=0)))
+    earlier, begun = last.clamp(min=0), (history & INSIDE).bool().cumsum(1)
+    starts = real & (last >= 0) & (documents != documents.gather(1, earlier))
+    return starts, starts & (begun != begun.gather(1, earlier))
 
 
 def _own(context: Context) -> dict:

@@ -9,7 +9,6 @@ B batch, S past and present tokens, T tokens of this call, P = S - T, C channels
 """
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .context import Context
@@ -100,19 +99,18 @@ class _Causal(torch.autograd.Function):
     def forward(ctx, u, h, tokens: int) -> torch.Tensor:
         total = u.shape[1]
         n = _fft_size(total + tokens - 1)  # what wraps around falls on tokens before the last T
-        U, H = _spectrum(u, n), _spectrum(h, n)
-        ctx.save_for_backward(U, H)
+        ctx.save_for_backward(u, h)  # and not their spectra, which are four times as large
         ctx.sizes = total, tokens, n
-        return torch.fft.irfft(U * H, n)[..., total - tokens : total].mT.contiguous()
+        return torch.fft.irfft(_spectrum(u, n) * _spectrum(h, n), n)[..., total - tokens : total].mT.contiguous()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dy):
-        (U, H), (total, tokens, n) = ctx.saved_tensors, ctx.sizes
+        (u, h), (total, tokens, n) = ctx.saved_tensors, ctx.sizes
         with own_precision(dy.device):
             Y = _spectrum(F.pad(dy, (0, 0, total - tokens, 0)), n)
-            du = torch.fft.irfft(Y * H.conj(), n)[..., :total].mT if ctx.needs_input_grad[0] else None
-            dh = torch.fft.irfft((Y * U.conj()).sum(0), n)[..., :total].mT if ctx.needs_input_grad[1] else None
+            du = torch.fft.irfft(Y * _spectrum(h, n).conj(), n)[..., :total].mT if ctx.needs_input_grad[0] else None
+            products = (Y * _spectrum(u, n).conj()).sum(0) if ctx.needs_input_grad[1] else None
+            dh = None if products is None else torch.fft.irfft(products, n)[..., :total].mT
         return du, dh, None
 
 

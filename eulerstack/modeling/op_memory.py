@@ -56,6 +56,8 @@ class Memory(nn.Module):
         starts = context.starts
         if starts is None or state is None or self.persistence == "per_query":
             return starts
+        if context.renewed is not None:
+            return context.renewed
         if context.keep is None:
             return F.pad(starts[:, 1:], (1, 0))
         earlier = context.keep.cumsum(1) - context.keep.long()

@@ -16,6 +16,7 @@ from .op_timestep import wide
 
 Entries = dict[str, torch.Tensor]  # keys [B, S, C], values [B, S, D], real [B, S] bool
 NEIGHBOURS = 8
+ROUNDING = 16  # last digits of a cosine: a token that stands twice ties with itself however it was computed
 NOWHERE, LATER = -1, -2  # documents of what is not there, and of what every document after the first starts with
 
 
@@ -27,10 +28,9 @@ class Seats:
     place: torch.Tensor
     last: torch.Tensor
 
-    def before(self, now: slice, reach: int) -> torch.Tensor:
-        """`[B, L, S']` bool: for the entries `now`, which of the entries up to them are of the same document and among
-        the `reach` before."""
-        past = slice(0, now.stop)
+    def before(self, now: slice, past: slice, reach: int) -> torch.Tensor:
+        """`[B, L, S']` bool: for the entries `now`, which of the entries `past` are of the same document and among the
+        `reach` before."""
         distance = self.place[:, now, None] - self.place[:, None, past]
         return self.of(self.document[:, now, None], self.document[:, None, past]) & (distance > 0) & (distance <= reach)
 
@@ -79,7 +79,7 @@ def recall(q: torch.Tensor, entries: Entries, visible: torch.Tensor, scale: torc
         lowest = torch.finfo(likeness.dtype).min
         likeness = likeness.masked_fill(~visible, lowest)
         least = likeness.detach().topk(min(NEIGHBOURS, likeness.shape[-1])).values[..., -1:]
-        near = visible & (likeness >= least)
+        near = visible & (likeness >= least - ROUNDING * torch.finfo(likeness.dtype).eps * wide(scale).detach().abs())
         return (likeness.masked_fill(~near, lowest).softmax(-1) * near) @ values
 
 

@@ -59,7 +59,7 @@ class Run(nn.Module):
             outputs.append(y)
         change = self._joined(x, outputs, walk)
         if self.proj is not None:
-            change = self.proj(change.to(self.proj.weight.dtype)).to(x.dtype)
+            change = self.proj(_as_read(change, self.proj)).to(x.dtype)
         return x + change
 
     def _joined(self, x: torch.Tensor, outputs: list[torch.Tensor], walk: Walk) -> torch.Tensor:
@@ -67,7 +67,7 @@ class Run(nn.Module):
         if self.merge == "concat":
             return torch.cat(changes, -1)
         if self.merge == "gated":
-            scores = self.gate(_single(x).to(self.gate.weight.dtype))
+            scores = self.gate(_as_read(_single(x), self.gate))
             weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1).to(x.dtype)
             weights = weights if x.dim() == 3 else weights[:, :, None]
             return sum(weights[..., i, None] * change for i, change in enumerate(changes))
@@ -83,6 +83,12 @@ def _single(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 3 else x.mean(2)
 
 
+def _as_read(x: torch.Tensor, linear: nn.Module) -> torch.Tensor:
+    """`x` in the dtype of the weight that reads it; packed weights of a quantiser take any."""
+    dtype = linear.weight.dtype
+    return x.to(dtype) if dtype.is_floating_point and dtype.itemsize > 1 else x
+
+
 class CrossAttention(nn.Module):
     """Causal attention from one stream to another. State: keys and values [B, K, H, D / H] of the source."""
 
@@ -96,7 +102,7 @@ class CrossAttention(nn.Module):
 
     def forward(self, target: torch.Tensor, source: torch.Tensor, context: Context, state: dict | None):
         """target and source [B, T, D] -> (y [B, T, D], new state or None)."""
-        dtype = self.q_proj.weight.dtype
+        dtype = self.q_norm.weight.dtype  # that of a projection may be a quantiser's
         source = self.kv_norm(source.to(dtype))
         q = self.q_proj(self.q_norm(target.to(dtype)))
         q, k, v = (t.unflatten(-1, (self.n_heads, -1)) for t in (q, self.k_proj(source), self.v_proj(source)))

@@ -20,6 +20,7 @@ ATTENTION = {
     "qk_norm": "rmsnorm",
     "logit_softcap": None,
     "scale": 10**-0.5,
+    "attention_sinks": None,
 }
 MOE = {
     "type": "moe",

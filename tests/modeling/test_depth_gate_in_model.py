@@ -58,7 +58,7 @@ def close(a, b):
 def test_some_tokens_pass_in_evaluation_and_some_do_not(model, ids):
     _, past = in_chunks(model, ids, (23,))
     for state in (past.states[0], past.states[2]):
-        assert 0.1 < state["depth/chosen"].double().mean() < 0.9
+        assert 0.1 < (state["depth/history"] & 1).double().mean() < 0.9
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -101,7 +101,7 @@ def test_documents_whose_first_tokens_do_not_pass(model, ids, lengths):
     close(logits(model, ids, position_ids=places), want)
     got, past = in_chunks(model, ids, lengths, position_ids=places)
     close(got, want)
-    first = past.states[0]["depth/chosen"][:, ::3]
+    first = (past.states[0]["depth/history"][:, ::3] & 1).bool()
     assert first.any()
     assert not first.all()
 
@@ -179,3 +179,19 @@ def test_over_several_streams(router, build, payload, block, ids):
     close(in_chunks(model, ids, (9, 1, 7, 6))[0], logits(model, ids))
     model.train()(input_ids=ids, labels=ids).loss.backward()
     assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("memory", ["associative", "neural_memory", "retrieval"])
+def test_a_session_ends_with_a_document_inside_a_call(memory, options, build, payload, block):
+    """Also where no token before the border passes in that call, or the first token behind it in a later one."""
+    kept = options(f"memory_{memory}") | {"type": memory, "update_at_inference": True, "persistence": "session"}
+    made = build(payload(gated(block, mixer="none") | {"memory": kept}), torch.float64)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    for seed in range(12):
+        row = torch.randint(2, 67, (1, 23), generator=torch.Generator().manual_seed(seed))
+        places = torch.cat((torch.arange(17), torch.arange(6)))[None]
+        apart = torch.cat((logits(made, row[:, :17]), logits(made, row[:, 17:])), 1)
+        for lengths in ((16, 3, 4), (15, 3, 5)):
+            close(in_chunks(made, row, lengths, position_ids=places)[0], apart)

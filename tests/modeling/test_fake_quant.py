@@ -147,3 +147,16 @@ def test_a_pattern_that_matches_nothing_is_refused_by_its_name(make):
         make({"scope": ["*.k_porj.weight", "model.embed_tokens.weight", "*.o_proj.weight"]})
     with pytest.raises(ValueError, match="lm_head"):
         make({"scope": ["lm_head.weight"]})  # tied to the table
+
+
+@pytest.mark.parametrize("scope", [[], ["model.layers.0.*"], ["lm_head.weight", "*.o_proj.*"]])
+def test_the_decoder_alone_is_quantised_as_in_the_whole(make, scope):
+    whole = make({"scope": scope}, tie_word_embeddings=False)
+    alone = type(whole.model)(whole.config).double().eval()
+    alone.load_state_dict(whole.model.state_dict())
+    plain = make(tie_word_embeddings=False)
+    plain.load_state_dict(whole.state_dict())
+    with torch.no_grad():
+        want = whole.model(IDS, use_cache=False).last_hidden_state
+        assert torch.equal(alone(IDS, use_cache=False).last_hidden_state, want)
+        assert not torch.equal(plain.model(IDS, use_cache=False).last_hidden_state, want)

@@ -230,6 +230,8 @@ def test_a_short_text_has_fewer_modules(made, ids):
     model = made(n=3)
     out = model(input_ids=ids[:, :2], labels=ids[:, :2])
     assert torch.isfinite(out.loss)
+    out.loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
     assert out.loss.item() == pytest.approx(plain(model, ids[:, :2]).item(), rel=1e-6)
 
 

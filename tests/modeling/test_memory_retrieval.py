@@ -8,7 +8,7 @@ import torch
 from eulerstack.modeling import memory_retrieval
 from eulerstack.modeling.context import Context
 from eulerstack.modeling.memory_retrieval import Memory
-from eulerstack.modeling.op_neighbours import NEIGHBOURS
+from eulerstack.modeling.op_neighbours import NEIGHBOURS, recall
 
 B, T, D, C = 2, 37, 10, 4
 KEEP = torch.ones(B, T, dtype=torch.bool)
@@ -112,3 +112,31 @@ def test_a_document_starts_with_what_was_remembered():
         sequence = torch.cat((one[:, :9], one[:, begin:end]), 1)
         want, _ = plain(sequence, Context(torch.arange(sequence.shape[1])[None]), None)
         torch.testing.assert_close(got[:, begin - 9 : end - 9], want[:, 9:], atol=1e-5, rtol=1e-4)
+
+
+def test_a_token_that_stands_twice_ties_with_itself_however_it_was_rounded():
+    """Seven near keys and two of one direction: both are neighbours, though their cosines differ in the last digit."""
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        q, near, key = (torch.randn(n, 5, generator=g) for n in (1, NEIGHBOURS - 1, 1))
+        near = q + 0.01 * near
+        keys = torch.cat((near, key, (1.0 + torch.rand(1, generator=g)) * key))[None]
+        entries = {"keys": keys, "values": torch.eye(NEIGHBOURS + 1)[None]}
+        weights = recall(q[None], entries, torch.ones(1, 1, NEIGHBOURS + 1, dtype=torch.bool), torch.ones(1))[0, 0]
+        torch.testing.assert_close(weights[-1], weights[-2])
+
+
+@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
+def test_queries_are_compared_with_no_more_entries_than_they_can_see(monkeypatch, starts):
+    m, x, seen = memory(hidden=5), tokens(), []
+    context = Context(torch.arange(T).expand(B, T), starts=starts)
+    want, _ = m(x, context, None)
+
+    def counted(q, entries, visible, scale):
+        seen.append(visible.shape[-1])
+        return recall(q, entries, visible, scale)
+
+    monkeypatch.setattr(memory_retrieval, "QUERIES", 4)
+    monkeypatch.setattr(memory_retrieval, "recall", counted)
+    torch.testing.assert_close(m(x, context, None)[0], want)
+    assert max(seen) == 5 + 4

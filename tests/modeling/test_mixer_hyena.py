@@ -199,3 +199,15 @@ def test_autocast_does_not_reach_the_filter():
         want = made(T)
         with torch.autocast("cpu", torch.bfloat16):
             assert torch.equal(made(T), want)
+
+
+@pytest.mark.parametrize("taps", [1000, 9000])
+def test_filters_in_float32_are_those_of_float64_also_beyond_the_length(taps):
+    made = ImplicitFilter(2, 16, 64, 0.0, 1000)
+    for module in made.modules():
+        for name, rule in rules_of(module, Init("normal", 0.02, 2)).items():
+            torch.manual_seed(0)
+            draw(getattr(module, name), rule)
+    single = made(taps)
+    exact = made.double()(taps)
+    assert (single - exact).abs().max() < 2e-4 * exact.abs().max()

@@ -46,7 +46,9 @@ def test_second_derivatives_are_refused_not_wrong():
     x = torch.randn(2, 5, requires_grad=True)
     y, _ = scan_chunks(RULE, (x,), (torch.tensor(0.5),), torch.zeros(2), None, 2)
     (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match="second ones"):
+        torch.autograd.grad(grad.sum() + x.square().sum(), x, retain_graph=True)
+    with pytest.raises(RuntimeError, match="second ones"):
         grad.sum().backward()
 
 

@@ -74,13 +74,26 @@ def test_a_document_starts_at_its_first_token_that_passes(cut):
         for before, t in pairwise(passed):
             want[b, t] = number[b, t] != number[b, before]
     assert want.any()
-    past, starts = None, []
+    past, starts, renewed, real = None, [], [], None
     for a, z in ((0, cut), (cut, T)):
         seen = Context(
             positions=number[:, a:z], keep=KEEP[:, a:z], starts=STARTS[:, a:z], key_documents=number[:, :z], past=a
         )
-        inner = masked(decided[:, a:z], seen, past)
-        past, starts = inner.key_keep, [*starts, inner.starts]
+        inner, past = masked(decided[:, a:z], seen, past)
+        real, starts, renewed = inner.key_keep, [*starts, inner.starts], [*renewed, inner.renewed]
         assert torch.equal(inner.keep, (decided & KEEP)[:, a:z])
     assert torch.equal(torch.cat(starts, 1), want)
-    assert torch.equal(past, decided & KEEP)
+    assert torch.equal(real, decided & KEEP)
+    assert torch.equal(torch.cat(renewed, 1), want & _begun_inside(decided & KEEP, cut))
+
+
+def _begun_inside(passed: torch.Tensor, cut: int) -> torch.Tensor:
+    """Whether a document has begun inside a call, after the token of the row that passed last, up to each token."""
+    found = torch.zeros(B, T, dtype=torch.bool)
+    for b in range(B):
+        firsts = [next((t for t in range(a, z) if KEEP[b, t]), None) for a, z in ((0, cut), (cut, T))]
+        inside = [bool(STARTS[b, t]) and t not in firsts for t in range(T)]
+        for t in range(T):
+            last = max((s for s in range(t) if passed[b, s]), default=-1)
+            found[b, t] = any(inside[last + 1 : t + 1])
+    return found

@@ -112,3 +112,9 @@ def test_autocast_does_not_reach_inside():
 def test_sizes_of_transforms_are_even_and_close():
     sizes = [_fft_size(n) for n in range(1, 3000)]
     assert all(n <= size <= max(2, 4 * n // 3 + 2) and size % 2 == 0 for n, size in enumerate(sizes, 1))
+
+
+def test_second_gradients_are_those_of_finite_differences():
+    u, h = torch.randn(2, 7, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    leaves = u.requires_grad_(), h.requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda u, h: _Causal.apply(u, h, 4), leaves)

@@ -106,3 +106,26 @@ def test_cross_attention_is_causal_attention_written_out(config, x):
                 heads.append(weights @ values)
             assert torch.allclose(y[row, t], module.o_proj(torch.cat(heads)), rtol=0, atol=1e-12)
     assert state["keys"].shape == (2, 7, 2, 3)
+
+
+class Packed(nn.Module):
+    """A linear layer as a quantiser leaves it: the dtype of its weight is no dtype to compute in."""
+
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.exact = [linear]
+        self.weight = nn.Parameter(torch.zeros(linear.weight.numel(), 1, dtype=torch.uint8), requires_grad=False)
+
+    def forward(self, x):
+        return self.exact[0](x)
+
+
+@pytest.mark.parametrize("merge", ["concat", "add", "gated", "cross_attn"])
+def test_quantised_projections_read_whole_numbers_no_more_than_others(config, x, merge):
+    made = run(config, merge, source=1, target=0)
+    want = made(x, walk(x))
+    for module in list(made.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Packed(child))
+    assert torch.equal(made(x, walk(x)), want)

@@ -11,9 +11,9 @@ from eulerstack.language.block import Dims, Plain, Shape, block
 class Block(Plain):
     """`ffn: {type: gated_mlp, ...}`"""
 
-    type: Literal["gated_mlp"]
+    type: Literal["gated_mlp"] = Field(description="down(act(gate(x)) * up(x))")
     activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
-        "swiglu", description="of the gate"
+        "swiglu", description="activation of the gate"
     )
     bias: bool = Field(False, description="bias on every projection")
 

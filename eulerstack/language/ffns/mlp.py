@@ -11,8 +11,10 @@ from eulerstack.language.block import Dims, Plain, Shape, block
 class Block(Plain):
     """`ffn: {type: mlp, ...}`"""
 
-    type: Literal["mlp"]
-    activation: Literal["gelu", "gelu_tanh", "relu", "relu2"] = Field("gelu", description="between up and down")
+    type: Literal["mlp"] = Field(description="down(act(up(x)))")
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2"] = Field(
+        "gelu", description="activation between the two projections"
+    )
     bias: bool = Field(False, description="bias on every projection")
 
     def runtime(self, dims: Dims) -> dict:

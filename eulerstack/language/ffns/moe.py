@@ -26,28 +26,30 @@ from eulerstack.language.ffns import gated_mlp
 class BiasCorrection:
     """Balancing without an auxiliary loss (Wang et al. 2024): a bias that chooses and does not weigh."""
 
-    enabled: bool = False
-    update_rate: NonNegativeFloat = 1e-3
-    target_imbalance: NonNegativeFloat = 0.0
+    enabled: bool = Field(False, description="experts are chosen by affinity plus bias")
+    update_rate: NonNegativeFloat = Field(1e-3, description="step of a bias after each forward pass in training")
+    target_imbalance: NonNegativeFloat = Field(0.0, description="distance from the mean load, over it, that is let be")
 
 
 @block
 class Routing:
     """Who chooses the experts."""
 
-    type: Literal["learned", "hash"]
-    hash_salt: int | None = None
+    type: Literal["learned", "hash"] = Field(description="by affinity, or by a hash of the token id")
+    hash_salt: int | None = Field(None, description="number that tells one hash from another (hash, which needs it)")
 
 
 @block
 class Balance:
     """Sequence-wise balance loss and group-limited routing (DeepSeek-V3)."""
 
-    sequence_aux_coef: NonNegativeFloat = Field(0.0, description="weight of the balance loss of each sequence")
+    sequence_aux_coef: NonNegativeFloat = Field(0.0, description="weight of the balance loss of each document")
     groups: PositiveInt | None = Field(
-        None, description="consecutive groups of experts, of one size", json_schema_extra=EXT
+        None,
+        description="consecutive groups of experts, of one size; by default derived from experts",
+        json_schema_extra=EXT,
     )
-    group_limit: PositiveInt | None = Field(None, description="groups a token may use")
+    group_limit: PositiveInt | None = Field(None, description="groups from which the experts of a token may come")
 
 
 @block
@@ -55,35 +57,57 @@ class Moe:
     """Options of a mixture of experts."""
 
     experts: PositiveInt = Field(description="routed experts")
-    top_k: PositiveInt = Field(description="experts per token")
-    router: Literal["softmax", "sigmoid"] = Field("softmax", description="affinity, unless `affinity` is given")
-    affinity: Literal["softmax", "sigmoid", "sqrt_softplus"] | None = Field(None, description="wins over `router`")
-    normalize_top_k: bool = Field(True, description="selected weights sum to one", json_schema_extra=EXT)
-    routed_scale: PositiveFloat = Field(1.0, description="factor on the routed sum", json_schema_extra=EXT)
-    d_ff: PositiveInt | None = Field(None, description="width of one expert", json_schema_extra=EXT)
-    shared_experts: NonNegativeInt = Field(0, description="experts that always run")
-    shared_d_ff: PositiveInt | None = Field(None, description="width of one shared expert", json_schema_extra=EXT)
+    top_k: PositiveInt = Field(description="experts of each token, at most all")
+    router: Literal["softmax", "sigmoid"] = Field(
+        "softmax", description="affinity of a token to experts, unless affinity is given"
+    )
+    affinity: Literal["softmax", "sigmoid", "sqrt_softplus"] | None = Field(
+        None, description="affinity of a token to experts; by default what router says"
+    )
+    normalize_top_k: bool = Field(
+        True, description="the weights of the chosen experts sum to one", json_schema_extra=EXT
+    )
+    routed_scale: PositiveFloat = Field(
+        1.0, description="factor on the sum of the routed experts", json_schema_extra=EXT
+    )
+    d_ff: PositiveInt | None = Field(
+        None, description="width of one expert; by default the FFN width", json_schema_extra=EXT
+    )
+    shared_experts: NonNegativeInt = Field(0, description="experts that every token visits")
+    shared_d_ff: PositiveInt | None = Field(
+        None, description="width of one shared expert; by default d_ff", json_schema_extra=EXT
+    )
     z_loss: NonNegativeFloat = Field(0.0, description="weight of the router z-loss")
-    load_balance_coef: NonNegativeFloat = Field(0.01, description="weight of the balance loss")
-    capacity_factor: PositiveFloat = Field(1.0, description="capacity over the even share of tokens")
-    capacity_drop_policy: Literal["overflow", "drop", "pad"] = Field("overflow", description="beyond capacity")
-    router_init_std: PositiveFloat | None = Field(None, description="std of the router's init")
-    router_jitter: NonNegativeFloat = Field(0.0, description="multiplicative input noise, training only")
-    bias_correction: BiasCorrection = Field(BiasCorrection(), description="balancing by a selection bias")
-    routing: Routing = Field(Routing(type="learned"), description="learned, or by a hash of the token id")
-    balance: Balance = Field(Balance(), description="sequence loss and groups")
+    load_balance_coef: NonNegativeFloat = Field(0.01, description="weight of the balance loss of Switch and Mixtral")
+    capacity_factor: PositiveFloat = Field(
+        1.0, description="capacity of an expert over its even share of the tokens (drop and pad)"
+    )
+    capacity_drop_policy: Literal["overflow", "drop", "pad"] = Field(
+        "overflow", description="what happens beyond it in training: nothing, or tokens are dropped"
+    )
+    router_init_std: PositiveFloat | None = Field(
+        None, description="std of the router's first weights; by default that of init"
+    )
+    router_jitter: NonNegativeFloat = Field(
+        0.0, description="multiplicative noise on the router's input, training only"
+    )
+    bias_correction: BiasCorrection = Field(
+        BiasCorrection(), description="balancing without a loss: the bias chooses, it does not weigh"
+    )
+    routing: Routing = Field(Routing(type="learned"), description="who chooses the experts")
+    balance: Balance = Field(Balance(), description="loss of each document, and groups of experts")
 
 
 @block
 class Block(Plain):
     """`ffn: {type: moe, moe: {...}}`"""
 
-    type: Literal["moe"]
+    type: Literal["moe"] = Field(description="a router and gated experts")
     activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
-        "swiglu", description="of each expert's gate"
+        "swiglu", description="activation of the gate of each expert"
     )
     bias: bool = Field(False, description="bias on every projection of the experts")
-    moe: Moe
+    moe: Moe = Field(description="options of router and experts")
 
     def breaches(self, spec: Any) -> Iterator[Breach]:
         moe = self.moe

@@ -2,14 +2,18 @@
 
 from typing import Literal
 
-from eulerstack.language.block import Dims, Plain, Shape, block
+from pydantic import Field
+
+from eulerstack.language.block import EXT, Dims, Plain, Shape, block
 
 
 @block
 class Block(Plain):
     """`ffn: {type: none}`"""
 
-    type: Literal["none"]
+    type: Literal["none"] = Field(
+        description="no channel mixer and no second norm: a pure mixer layer", json_schema_extra=EXT
+    )
 
     def runtime(self, dims: Dims) -> dict:
         return {"type": "none"}

@@ -26,44 +26,66 @@ from eulerstack.language.compression import Compression
 class Sinks:
     """Extra softmax logits per head that absorb mass and carry no value."""
 
-    n_per_head: NonNegativeInt = 1
-    learnable: bool = True
+    n_per_head: NonNegativeInt = Field(1, description="sinks of each head; 0 is none")
+    learnable: bool = Field(True, description="false keeps their logits at zero")
 
 
 @block
 class Attention:
     """Options of softmax attention."""
 
-    qkv_bias: bool = Field(False, description="bias on q, k, v")
+    qkv_bias: bool = Field(False, description="bias on q, k and v")
     o_bias: bool = Field(False, description="bias on the output projection", json_schema_extra=EXT)
     attn_drop: Probability = Field(0.0, description="dropout on attention probabilities, training only")
-    window: PositiveInt | None = Field(None, description="a query sees itself and the window - 1 keys before it")
-    window_mode: Literal["standard", "sliding", "dilated", "nsa"] = Field("standard", description="keys in reach")
-    window_dilation: PositiveInt | None = Field(None, description="1, or 4 for nsa")
-    latent_dim: PositiveInt | None = Field(None, description="width of the joint KV latent (MLA)")
-    q_latent_dim: PositiveInt | None = Field(None, description="DeepSeek's q_lora_rank", json_schema_extra=EXT)
+    window: PositiveInt | None = Field(
+        None, description="a query sees itself and the window - 1 keys before it; null is global"
+    )
+    window_mode: Literal["standard", "sliding", "dilated", "nsa"] = Field(
+        "standard", description="which keys are in reach; dilated and nsa need a window"
+    )
+    window_dilation: PositiveInt | None = Field(
+        None, description="distance of the keys (dilated and nsa only); by default 1, or 4 for nsa"
+    )
+    latent_dim: PositiveInt | None = Field(
+        None, description="width, below d_model, of one joint latent of keys and values (MLA)"
+    )
+    q_latent_dim: PositiveInt | None = Field(
+        None,
+        description="width, below d_model, of a latent of the queries (with latent_dim only)",
+        json_schema_extra=EXT,
+    )
     qk_rope_dim: Annotated[int, Field(gt=0, multiple_of=2)] | None = Field(
-        None, description="qk_rope_head_dim", json_schema_extra=EXT
+        None, description="numbers of q and k that rotate (with latent_dim only)", json_schema_extra=EXT
     )
-    qk_nope_dim: PositiveInt | None = Field(None, description="qk_nope_head_dim", json_schema_extra=EXT)
-    v_head_dim: PositiveInt | None = Field(None, description="width of a value head", json_schema_extra=EXT)
+    qk_nope_dim: PositiveInt | None = Field(
+        None, description="numbers of q and k that never rotate (with latent_dim only)", json_schema_extra=EXT
+    )
+    v_head_dim: PositiveInt | None = Field(
+        None, description="numbers of a value head (with latent_dim only)", json_schema_extra=EXT
+    )
     qk_norm: Literal["none", "rmsnorm", "rmsnorm_full"] = Field(
-        "none", description="norm on q and k before rope", json_schema_extra=EXT
+        "none",
+        description="norm on q and k before rope: on each head (Qwen3), or over all heads (OLMo2)",
+        json_schema_extra=EXT,
     )
-    logit_softcap: PositiveFloat | None = Field(None, description="tanh cap on attention logits", json_schema_extra=EXT)
+    logit_softcap: PositiveFloat | None = Field(
+        None, description="tanh cap on attention logits (Gemma 2)", json_schema_extra=EXT
+    )
     scale: PositiveFloat | None = Field(
-        None, description="softmax scale, head_dim**-0.5 by default", json_schema_extra=EXT
+        None, description="factor on attention logits; by default head_dim**-0.5", json_schema_extra=EXT
     )
     compression: Compression | None = Field(None, description="attention over compressed blocks of keys")
-    attention_sinks: Sinks | None = Field(None, description="extra logits that absorb mass")
+    attention_sinks: Sinks | None = Field(
+        None, description="extra softmax logits of each head that absorb mass and carry no value"
+    )
 
 
 @block
 class Block(Plain):
     """`mixer: {type: attention, attention: {...}}`"""
 
-    type: Literal["attention"]
-    attention: Attention = Attention()
+    type: Literal["attention"] = Field(description="softmax attention")
+    attention: Attention = Field(Attention(), description="its options")
 
     keeps: ClassVar[tuple[str, ...]] = ("kv_cache",)
 

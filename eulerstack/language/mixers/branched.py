@@ -24,7 +24,7 @@ Branch = Annotated[Any, WrapValidator(_branch)]
 class Selector:
     """How branches are weighed."""
 
-    type: Literal["learned_gate", "top_k"] = Field("learned_gate", description="all branches, or the best")
+    type: Literal["learned_gate", "top_k"] = Field("learned_gate", description="all branches by a softmax, or the best")
     top_k: PositiveInt = Field(1, description="how many of the best (top_k)")
     input: Literal["hidden"] = Field("hidden", description="what decides: the input of the mixer")
 
@@ -33,7 +33,9 @@ class Selector:
 class Branched:
     """Options of a branched mixer."""
 
-    branches: dict[Name, Branch] = Field(min_length=2, description="name -> mixer, not nested")
+    branches: dict[Name, Branch] = Field(
+        min_length=2, description="two or more mixers by names of your own, not nested"
+    )
     selector: Selector = Field(Selector(), description="how branches are weighed")
 
 
@@ -41,8 +43,8 @@ class Branched:
 class Block(Plain):
     """`mixer: {type: branched, branched: {...}}`"""
 
-    type: Literal["branched"]
-    branched: Branched
+    type: Literal["branched"] = Field(description="several mixers side by side")
+    branched: Branched = Field(description="which, and how they are weighed")
 
     @property
     def keeps(self) -> tuple[str, ...]:

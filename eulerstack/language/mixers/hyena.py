@@ -21,18 +21,18 @@ SINE_LAYERS = 3
 class Hyena:
     """Options of a Hyena operator."""
 
-    depth: PositiveInt = Field(2, description="order of the operator")
-    filter_hidden: PositiveInt = Field(64, description="hidden width of the filter MLP")
-    filter_decay: NonNegativeFloat = Field(0.0, description="rate of the exponential window")
-    short_conv: PositiveInt = Field(3, description="width of the short convolution", json_schema_extra=EXT)
+    depth: PositiveInt = Field(2, description="order: how many long convolutions and gates")
+    filter_hidden: PositiveInt = Field(64, description="width of the network that makes the filters")
+    filter_decay: NonNegativeFloat = Field(0.0, description="rate of the exponential window on filters; 0 is none")
+    short_conv: PositiveInt = Field(3, description="taps of the short convolution", json_schema_extra=EXT)
 
 
 @block
 class Block(Plain):
     """`mixer: {type: hyena, hyena: {...}}`"""
 
-    type: Literal["hyena"]
-    hyena: Hyena = Hyena()
+    type: Literal["hyena"] = Field(description="gated long convolutions")
+    hyena: Hyena = Field(Hyena(), description="its options")
 
     # What it holds while it decodes, past inputs of its convolutions, is neither keys and values nor a recurrent state.
     keeps: ClassVar[tuple[str, ...]] = ()

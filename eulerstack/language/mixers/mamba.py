@@ -17,31 +17,39 @@ from eulerstack.language.block import EXT, Breach, Dims, Plain, PositiveInt, Sha
 class Mamba:
     """Options of a selective state space."""
 
-    variant: Literal["mamba1", "mamba2"] = Field("mamba2", description="which of the two papers")
-    d_state: PositiveInt = Field(64, description="state size per channel (mamba1: 16 in the paper)")
-    d_conv: PositiveInt = Field(4, description="width of the short convolution")
+    variant: Literal["mamba1", "mamba2"] = Field("mamba2", description="the state space of which paper")
+    d_state: PositiveInt = Field(64, description="state of one channel; 16 in the paper of mamba1")
+    d_conv: PositiveInt = Field(4, description="taps of the short convolution")
     expand: PositiveInt = Field(2, description="inner width over d_model")
-    head_dim: PositiveInt | None = Field(None, description="channels per head, 64 (mamba2)", json_schema_extra=EXT)
+    head_dim: PositiveInt | None = Field(
+        None,
+        description="channels of a head (mamba2), a divisor of expand * d_model; by default 64",
+        json_schema_extra=EXT,
+    )
     n_groups: PositiveInt | None = Field(
-        None, description="groups that share B and C, 1 (mamba2)", json_schema_extra=EXT
+        None,
+        description="groups of heads that share B and C (mamba2), a divisor of the heads; by default 1",
+        json_schema_extra=EXT,
     )
     chunk_size: PositiveInt | None = Field(
-        None, description="chunk of the dual form, 256 (mamba2)", json_schema_extra=EXT
+        None, description="tokens computed at once (mamba2); by default 256", json_schema_extra=EXT
     )
     dt_rank: PositiveInt | None = Field(
-        None, description="rank of the step projection, ceil(d_model/16) (mamba1)", json_schema_extra=EXT
+        None,
+        description="rank of the projection of time steps (mamba1); by default ceil(d_model / 16)",
+        json_schema_extra=EXT,
     )
     conv_bias: bool = Field(True, description="bias of the short convolution", json_schema_extra=EXT)
-    bias: bool = Field(False, description="bias of in_proj and out_proj", json_schema_extra=EXT)
-    inner_norm: bool = Field(False, description="Jamba's norms on dt, B, C (mamba1)", json_schema_extra=EXT)
+    bias: bool = Field(False, description="bias of the projections in and out", json_schema_extra=EXT)
+    inner_norm: bool = Field(False, description="Jamba's norms on dt, B and C (mamba1)", json_schema_extra=EXT)
 
 
 @block
 class Block(Plain):
     """`mixer: {type: mamba, mamba: {...}}`"""
 
-    type: Literal["mamba"]
-    mamba: Mamba = Mamba()
+    type: Literal["mamba"] = Field(description="a selective state space")
+    mamba: Mamba = Field(Mamba(), description="its options")
 
     keeps: ClassVar[tuple[str, ...]] = ("ssm_state",)
 

@@ -2,14 +2,16 @@
 
 from typing import Literal
 
-from eulerstack.language.block import Dims, Plain, Shape, block
+from pydantic import Field
+
+from eulerstack.language.block import EXT, Dims, Plain, Shape, block
 
 
 @block
 class Block(Plain):
     """`mixer: {type: none}`"""
 
-    type: Literal["none"]
+    type: Literal["none"] = Field(description="no token mixer: an FFN-only layer", json_schema_extra=EXT)
 
     def runtime(self, dims: Dims) -> dict:
         return {"type": "none"}

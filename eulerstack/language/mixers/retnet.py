@@ -18,17 +18,17 @@ VALUE_EXPAND = 2
 class Retnet:
     """Options of multi-scale retention."""
 
-    chunkwise: bool = Field(True, description="train in chunks")
-    chunk_size: PositiveInt = Field(64, description="length of a chunk")
-    rope: bool = Field(True, description="xPos-style rotation")
+    chunkwise: bool = Field(True, description="compute chunks of tokens at once, instead of a whole call")
+    chunk_size: PositiveInt = Field(64, description="tokens of a chunk")
+    rope: bool = Field(True, description="queries and keys turn by their place")
 
 
 @block
 class Block(Plain):
     """`mixer: {type: retnet, retnet: {...}}`"""
 
-    type: Literal["retnet"]
-    retnet: Retnet = Retnet()
+    type: Literal["retnet"] = Field(description="multi-scale retention")
+    retnet: Retnet = Field(Retnet(), description="its options")
 
     # The language's word for what a retention keeps; its bytes do not grow with the sequence.
     keeps: ClassVar[tuple[str, ...]] = ("kv_cache",)

@@ -17,18 +17,18 @@ from eulerstack.language.block import EXT, Dims, Plain, PositiveFloat, PositiveI
 class InnerModel:
     """The model that is the state."""
 
-    type: Literal["mlp", "linear"] = Field("mlp", description="with one hidden layer and gelu, or without")
-    hidden: PositiveInt = Field(256, description="features of a head's hidden layer (mlp)")
+    type: Literal["mlp", "linear"] = Field("mlp", description="one hidden layer with gelu, or one linear map")
+    hidden: PositiveInt = Field(256, description="hidden features of a head (mlp)")
 
 
 @block
 class TTT:
     """Options of a test-time-training layer."""
 
-    inner_model: InnerModel = Field(InnerModel(), description="the model that is the state")
-    inner_optimizer: Literal["sgd", "adamw"] = Field("sgd", description="how the state learns")
+    inner_model: InnerModel = Field(InnerModel(), description="the model of each head, which is the state")
+    inner_optimizer: Literal["sgd", "adamw"] = Field("sgd", description="how the inner model learns")
     inner_lr: PositiveFloat = Field(0.01, description="its learning rate, which a gate lowers for each token")
-    inner_steps_per_token: PositiveInt = Field(1, description="passes over a mini-batch, a step in each")
+    inner_steps_per_token: PositiveInt = Field(1, description="passes over a mini-batch, with one step in each")
     mini_batch: PositiveInt = Field(
         16, description="tokens whose gradients start from the same weights", json_schema_extra=EXT
     )
@@ -38,8 +38,8 @@ class TTT:
 class Block(Plain):
     """`mixer: {type: ttt_layer, ttt: {...}}`"""
 
-    type: Literal["ttt_layer"]
-    ttt: TTT = TTT()
+    type: Literal["ttt_layer"] = Field(description="a model that learns as it reads")
+    ttt: TTT = Field(TTT(), description="its options")
 
     keeps: ClassVar[tuple[str, ...]] = ("ssm_state",)
 
