@@ -98,7 +98,7 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
                 loss, records = loss + extra.to(loss.device), records + found
         show_routers = said(output_router_logits, self.config.output_router_logits)
         if records and show_routers and self.config.router_aux_loss_coef:
-            aux = self._aux_loss(records, out.context.keep)
+            aux = self._aux_loss(records)
             if loss is not None:
                 share = _share(labels, kwargs.get("num_items_in_batch"))
                 loss = loss + (self.config.router_aux_loss_coef * share * aux).to(loss.device)
@@ -149,7 +149,7 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
             file.parent.mkdir(exist_ok=True)
             file.write_text(self.parts["recipe"].TEXT, encoding="utf-8")
 
-    def _aux_loss(self, records: tuple, keep: torch.Tensor | None) -> torch.Tensor:
+    def _aux_loss(self, records: tuple) -> torch.Tensor:
         """The losses of all routers and gates of a pass, each kind by its own rule."""
         kinds = defaultdict(list)
         for _, module, record in records:
@@ -157,7 +157,7 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
         losses = []
         for kind, pairs in kinds.items():
             modules, records = (list(x) for x in zip(*pairs, strict=True))
-            losses.append(kind.aux_loss(modules, records, keep, self.config.router_aux_loss_coef))
+            losses.append(kind.aux_loss(modules, records, self.config.router_aux_loss_coef))
         return sum(loss.to(losses[0].device) for loss in losses)
 
 

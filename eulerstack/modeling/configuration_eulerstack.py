@@ -14,7 +14,7 @@ class EulerStackConfig(PretrainedConfig):
     `block_pattern` names the kind of each of the `num_hidden_layers` layers. `schedule` says in which order they run,
     where that is not one after the other; `streams` is the number of residual streams of a hyper-connection; `mtp` are
     the extra prediction heads; `quantisation` says which weights are used as if quantised. `rope_theta`, `rope_scaling`
-    and `partial_rotary_factor` repeat `rope_parameters` for readers of the older spelling and are not read by the model.
+    and `partial_rotary_factor` repeat `rope_parameters` for readers of the older spelling; the model reads them not.
     """
 
     model_type = "eulerstack"

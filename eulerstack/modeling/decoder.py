@@ -18,7 +18,7 @@ from .layer import DecoderLayer
 from .norm import build_norm
 from .op_context import build_context
 from .pretrained import EulerStackPreTrainedModel
-from .walk import Walk
+from .walk import Walk, update_biases
 
 
 @dataclass
@@ -167,9 +167,7 @@ class Decoder(EulerStackPreTrainedModel):
         if context.use_cache:
             past.advance(walk.kept, context.key_positions, context.key_keep, context.key_documents)
         if self.training and torch.is_grad_enabled():
-            for part, module, record in walk.records:
-                if part == "ffn":
-                    module.update_bias(record, context.keep)
+            update_biases(walk.records)
         seen = (first, *(walk.seen[i] for i in range(len(self.layers)))) if show_hidden else ()
         hidden = (*map(self._single, seen[:-1]), x) if show_hidden else None
         return x, hidden, tuple(walk.records)

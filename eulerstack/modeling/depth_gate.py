@@ -34,6 +34,7 @@ class DepthRecord:
 
     logits: torch.Tensor  # [B, T], p
     chosen: torch.Tensor  # [B, T] bool
+    keep: torch.Tensor | None  # [B, T] bool, False on padding; None: every token is real
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,9 @@ class DepthGate(nn.Module):
             chosen = best(score.detach(), self.capacity, context)
             slots, inner = gathered(chosen, context, self._by_name())
             taken = x.gather(1, _like(slots, x).expand(-1, -1, *x.shape[2:]))
-            return Choice(taken, inner, weight.gather(1, slots), slots, record=DepthRecord(logits, chosen))
+            return Choice(
+                taken, inner, weight.gather(1, slots), slots, record=DepthRecord(logits, chosen, context.keep)
+            )
         inner, history = masked(logits > 0, context, None if state is None else state["history"])
         return Choice(x, inner, weight, None, state={"history": history} if context.use_cache else None)
 
@@ -118,15 +121,13 @@ class DepthGate(nn.Module):
         return (self.config._attn_implementation or "eager") not in ("eager", "sdpa")
 
     @staticmethod
-    def aux_loss(
-        gates: list["DepthGate"], records: list[DepthRecord], keep: torch.Tensor | None, coef: float
-    ) -> torch.Tensor:
+    def aux_loss(gates: list["DepthGate"], records: list[DepthRecord], coef: float) -> torch.Tensor:
         """The sum over gates of the mean binary cross entropy of their decisions, a scalar, divided by `coef`, by which
-        it will be multiplied; 0 where that is 0. `keep` [B, T] bool is False on padding."""
+        it will be multiplied; 0 where that is 0."""
         total = torch.zeros((), device=records[0].logits.device)
         for record in records if coef else ():
             loss = F.binary_cross_entropy_with_logits(record.logits, record.chosen.to(record.logits), reduction="none")
-            real = torch.ones_like(record.chosen) if keep is None else keep.to(loss.device)
+            real = torch.ones_like(record.chosen) if record.keep is None else record.keep
             total = total + ((loss * real).sum() / real.sum().clamp(min=1)).to(total.device)
         return total / coef if coef else total
 

@@ -53,10 +53,11 @@ def quantise(model: nn.Module, spec: dict, prefix: str = "") -> None:
 
 def quantisable(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Names of parameters, each with its module and its name there."""
+    tied = HEAD if model.config.tie_word_embeddings else None
     for path, module in model.named_modules():
         if hasattr(module, "weight_filters"):
             yield from ((f"{path}.{own}", module, own) for own in PACKED)
-        elif type(module) in (nn.Linear, QuantisedLinear) and not (f"{path}.weight" == HEAD and model.config.tie_word_embeddings):
+        elif type(module) in (nn.Linear, QuantisedLinear) and f"{path}.weight" != tied:
             yield f"{path}.weight", module, "weight"
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from .context import Context
 from .ffn_gated_mlp import FFN as GatedMLP
-from .op_balance import RouterRecord, balance_loss, sequence_loss, z_loss
+from .op_balance import RouterRecord, balance_loss, count, sequence_loss, z_loss
 from .op_experts import Experts, run_all, run_within_capacity
 from .op_router import Router
 
@@ -90,25 +90,21 @@ class FFN(nn.Module):
         y = y.view_as(x)
         return (y if self.shared is None else y + self.shared(x, context)[0]), record
 
-    def update_bias(self, record: RouterRecord, keep: torch.Tensor | None) -> None:
-        """Once per training forward, outside any checkpointed function; does nothing without bias correction.
-
-        `keep` is the padding of the call; the record has that of the tokens this layer saw, and decides.
-        """
+    def update_bias(self, records: list[RouterRecord]) -> None:
+        """Once per training forward, outside any checkpointed function, with the records of all runs of this layer;
+        does nothing without bias correction."""
         if self.router.correction["enabled"]:
-            self.router.update_bias(record.selected, record.keep)
+            self.router.update_bias(sum(count(r.selected, self.router.experts, r.keep) for r in records))
 
     @staticmethod
-    def aux_loss(
-        layers: list["FFN"], records: list[RouterRecord], keep: torch.Tensor | None, coef: float
-    ) -> torch.Tensor:
+    def aux_loss(layers: list["FFN"], records: list[RouterRecord], coef: float) -> torch.Tensor:
         """The balance, z and sequence losses of all MoE layers of one forward pass, a scalar, to be multiplied by
         `coef`.
 
         sum over groups of (load_balance_coef * balance_loss + z_loss * z_loss) / coef, a group being the layers with
         equal experts, top_k, affinity and coefficients, concatenated, and over layers of sequence_aux_coef *
         sequence_loss / coef. With `coef` equal to `load_balance_coef` this is Mixtral's auxiliary loss. With `coef` 0
-        the losses are off: zero. `keep` as in update_bias.
+        the losses are off: zero.
         """
         total = torch.zeros((), device=records[0].logits.device)
         if coef == 0:

@@ -20,7 +20,7 @@ from .layer import DecoderLayer
 from .norm import RMSNorm, build_norm
 from .op_context import build_context
 from .op_loss import Targets
-from .walk import Walk
+from .walk import Walk, update_biases
 
 # Keywords for attention kernels that say where documents lie in a sequence of the whole call's length.
 OF_ONE_LENGTH = ("seq_idx", "cu_seq_lens", "max_length")
@@ -55,8 +55,7 @@ class Head(nn.Module):
             ahead = None if goes_on is None else together[:, :-1] & goes_on[:, k + 1 :]
             total = total + targets.loss(h[:, :-1], k + 1, ahead)
             if self.training and torch.is_grad_enabled():
-                for _, module, record in found:
-                    module.update_bias(record, own.keep)
+                update_biases(found)
         return self.weight / len(self.heads) * total, tuple(records)
 
 

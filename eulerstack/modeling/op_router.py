@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from .context import Context
 from .initial import Constant, Init, Normal, Rule
-from .op_balance import RouterRecord, count
+from .op_balance import RouterRecord
 from .op_routing import AFFINITIES, affinity, at_least_float32, hash_experts, within_groups
 
 
@@ -104,13 +104,14 @@ class Router(nn.Module):
         return memo.setdefault(("correction_bias", id(self)), self.correction_bias.clone())
 
     @torch.no_grad()
-    def update_bias(self, selected: torch.Tensor, keep: torch.Tensor | None) -> None:
+    def update_bias(self, load: torch.Tensor) -> None:
         """Move each expert's bias by `update_rate` against the sign of its load error (DeepSeek-V3, section 2.1.2).
 
-        An expert whose load is within `target_imbalance` of the mean, as a share of the mean, keeps its bias. Loads
+        `load` [E] int are the assignments of a training step. An expert whose load is within `target_imbalance` of the
+        mean, as a share of the mean, keeps its bias. Loads
         are summed over all processes of a distributed run, so that every replica takes the same step.
         """
-        load = count(selected, self.experts, keep).float()
+        load = load.float()
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(load)
         error = load - load.mean()

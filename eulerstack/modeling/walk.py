@@ -10,6 +10,16 @@ from .context import Context
 from .layer import joined
 
 
+def update_biases(records) -> None:
+    """Let every router of a training pass balance its experts, once, however often its layer ran."""
+    runs: dict[nn.Module, list] = {}
+    for part, module, record in records:
+        if part == "ffn":
+            runs.setdefault(module, []).append(record)
+    for module, found in runs.items():
+        module.update_bias(found)
+
+
 class Walk:
     """Hands every evaluation the state it continues and collects what it leaves.
 

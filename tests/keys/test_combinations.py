@@ -10,10 +10,11 @@ from runpy import run_path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from torch.utils.checkpoint import checkpoint
 
 from eulerstack.compiler.runtime import runtime_config
+from eulerstack.errors import EulerStackError
 from eulerstack.export.build import build, build_on_meta, plan
 from eulerstack.ir.costs import costs
 from eulerstack.ir.normalizer import normalize_to_ir
@@ -25,11 +26,11 @@ from eulerstack.modeling.recipe import generate
 PRESETS = run_path(str(Path(__file__).with_name("strategies.py")))["presets"]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 SETTINGS = settings(
-    max_examples=2000 if LONG else 25,
+    max_examples=2000 if LONG else 18,
     derandomize=not LONG,
     database=None,
     deadline=None,
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
 T = 19
 IDS = torch.randint(0, 270, (2, T), generator=torch.Generator().manual_seed(1))
@@ -79,6 +80,14 @@ def in_chunks(model, ids, lengths, **named):
         past, at = o.past_key_values, at + n
         out.append(o.logits)
     return torch.cat(out, 1)
+
+
+def valid(tree):
+    """The IR of a preset; what the language refuses is not counted as an example."""
+    try:
+        return normalize_to_ir(tree)
+    except EulerStackError:
+        reject()
 
 
 def layers_of(ir) -> tuple:
@@ -179,7 +188,7 @@ def training_sees_each_document_alone(model):
 
 
 def it_generates(model):
-    named = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    named = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
     prompt = {"inputs": IDS[:, :5], "attention_mask": torch.ones(2, 5, dtype=torch.long)}
     cached, plain = (model.generate(use_cache=use, **prompt, **named) for use in (True, False))
     assert torch.equal(cached, plain)
@@ -196,7 +205,7 @@ def half_precision_runs(ir):
 @SETTINGS
 @given(PRESETS())
 def test_what_validates_runs(tree):
-    ir = normalize_to_ir(tree)
+    ir = valid(tree)
     what_is_predicted_is_built(ir)
     model = made(ir)
     checkpointing_changes_nothing(model)
@@ -208,9 +217,9 @@ def test_what_validates_runs(tree):
 
 
 @settings(SETTINGS, max_examples=100 if LONG else 3)
-@given(PRESETS())
+@given(tree=PRESETS())
 def test_what_is_saved_is_read(tree, tmp_path_factory):
-    model, folder = made(normalize_to_ir(tree)), tmp_path_factory.mktemp("saved")
+    model, folder = made(valid(tree)), tmp_path_factory.mktemp("saved")
     model.save_pretrained(folder)
     again = type(model).from_pretrained(folder, dtype=torch.float64).eval()
     assert torch.equal(logits(again, IDS), logits(model, IDS))

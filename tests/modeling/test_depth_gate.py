@@ -188,8 +188,8 @@ def test_the_loss_trains_the_decision_and_nothing_below(router):
     made, x = gate(router).train(), inputs().requires_grad_()
     outer = context(keep=KEEP)
     record = made.choose(x, outer, None).record
-    other = DepthRecord(record.logits.detach() + 1, ~record.chosen)
-    loss = DepthGate.aux_loss([made, made], [record, other], KEEP, 0.25)
+    other = DepthRecord(record.logits.detach() + 1, ~record.chosen, KEEP)
+    loss = DepthGate.aux_loss([made, made], [record, other], 0.25)
     total = 0.0
     for one in (record, other):
         target = one.chosen.double()
@@ -202,7 +202,7 @@ def test_the_loss_trains_the_decision_and_nothing_below(router):
     decides = {"top_k": "predictor", "learned_gate": "router"}[router]
     for name, parameter in made.named_parameters():
         assert (parameter.grad is not None and bool(parameter.grad.any())) == name.startswith(decides), name
-    assert DepthGate.aux_loss([made], [record], KEEP, 0.0) == 0
+    assert DepthGate.aux_loss([made], [record], 0.0) == 0
 
 
 @pytest.mark.parametrize("router", ROUTERS)

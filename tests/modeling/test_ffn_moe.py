@@ -130,7 +130,7 @@ def test_aux_loss_is_mixtrals_over_all_layers(masked):
     keep = torch.rand(3, 7) > 0.4 if masked else None
     layers, records = [moe() for _ in logits], [RouterRecord(x, x.topk(2).indices, keep) for x in logits]
     want = load_balancing_loss_func(tuple(x.flatten(0, 1) for x in logits), 5, 2, keep)
-    torch.testing.assert_close(FFN.aux_loss(layers, records, keep, 0.01), want, rtol=1e-6, atol=0)
+    torch.testing.assert_close(FFN.aux_loss(layers, records, 0.01), want, rtol=1e-6, atol=0)
 
 
 def test_aux_loss_adds_groups_by_their_coefficients():
@@ -143,8 +143,8 @@ def test_aux_loss_adds_groups_by_their_coefficients():
     alone = load_balancing_loss_func((logits[1].flatten(0, 1),), 4, 2)
     z = logits[1].logsumexp(-1).square().mean()
     want = 0.01 * both + 0.03 * alone + 0.002 * z
-    torch.testing.assert_close(0.5 * FFN.aux_loss(layers, records, None, 0.5), want)
-    assert FFN.aux_loss(layers, records, None, 0.0) == 0
+    torch.testing.assert_close(0.5 * FFN.aux_loss(layers, records, 0.5), want)
+    assert FFN.aux_loss(layers, records, 0.0) == 0
 
 
 def test_aux_loss_adds_the_sequence_loss_of_each_layer():
@@ -154,7 +154,7 @@ def test_aux_loss_adds_the_sequence_loss_of_each_layer():
     starts = torch.tensor([[False, False, True, False], [False, True, False, False]])
     records = [layer(torch.randn(2, 4, 14), context(2, 4, starts=starts))[1] for layer in layers]
     want = sum(c * sequence_loss(record, "sigmoid") for c, record in zip(coefs, records, strict=True))
-    torch.testing.assert_close(0.5 * FFN.aux_loss(layers, records, None, 0.5), want)
+    torch.testing.assert_close(0.5 * FFN.aux_loss(layers, records, 0.5), want)
     alone = [sequence_loss(RouterRecord(r.logits, r.selected), "sigmoid") for r in records]
     assert (want - sum(c * loss for c, loss in zip(coefs, alone, strict=True))).abs() > 1e-4  # documents count
 
@@ -162,7 +162,7 @@ def test_aux_loss_adds_the_sequence_loss_of_each_layer():
 def test_aux_loss_reaches_the_router():
     made = moe(z_loss=0.1, affinity="sqrt_softplus")
     _, record = made(torch.randn(2, 5, 14), context(2, 5))
-    FFN.aux_loss([made], [record], None, 0.01).backward()
+    FFN.aux_loss([made], [record], 0.01).backward()
     assert made.router.weight.grad.abs().min() > 0
 
 
@@ -223,12 +223,19 @@ def test_update_bias_counts_real_tokens_and_needs_correction():
     keep = torch.tensor([[True, False]])
     record = RouterRecord(torch.zeros(1, 2, 5), torch.tensor([[[0, 1], [2, 3]]]), keep)
     made = moe(bias_correction=ON)
-    made.update_bias(record, keep)
+    made.update_bias([record])
     assert made.router.correction_bias.tolist() == pytest.approx([-0.05, -0.05, 0.05, 0.05, 0.05])
     off = moe()
     before = copy.deepcopy(off.state_dict())
-    off.update_bias(record, keep)
+    off.update_bias([record])
     assert all(torch.equal(before[k], v) for k, v in off.state_dict().items())
+
+
+def test_a_layer_that_ran_twice_balances_once_over_both_runs():
+    runs = [RouterRecord(torch.zeros(1, 2, 5), torch.tensor([[[0, 1], [0, e]]])) for e in (2, 3)]
+    made = moe(bias_correction=ON)
+    made.update_bias(runs)  # loads 4, 2, 1, 1, 0; mean 1.6
+    assert made.router.correction_bias.tolist() == pytest.approx([-0.05, -0.05, 0.05, 0.05, 0.05])
 
 
 def test_checkpointing_routes_as_the_first_time_though_the_bias_moved():
@@ -241,7 +248,7 @@ def test_checkpointing_routes_as_the_first_time_though_the_bias_moved():
             y, record = torch.utils.checkpoint.checkpoint(made, x, call, use_reentrant=False)
         else:
             y, record = made(x, call)
-        made.update_bias(record, None)
+        made.update_bias([record])
         y.square().sum().backward()
         grads.append([p.grad for p in made.parameters()] + [made.router.correction_bias])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))

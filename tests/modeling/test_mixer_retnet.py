@@ -185,3 +185,14 @@ def test_same_weights_same_outputs_as_torchscale(form):
         steps = [((a.sin(), a.cos()), decay) for a in angles]
         want = torch.cat([theirs(x[:, t : t + 1], at, incremental_state=state) for t, at in enumerate(steps)], 1)
     assert (got - want).abs().max() < 1e-6 * want.std()
+
+
+@pytest.mark.parametrize("positional", ["rope", "none"])
+def test_it_compiles_into_one_graph(positional):
+    m, places = mixer(positional=positional), torch.arange(T).expand(B, T)
+
+    def run(x, places):
+        return m(x, Context(places, key_positions=places), None)[0]
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(tokens(), places), run(tokens(), places))

@@ -60,11 +60,11 @@ def test_the_bias_chooses_and_does_not_weigh():
 def test_update_moves_each_bias_against_its_load_and_spares_the_balanced():
     made = router(experts=4, bias_correction=ON | {"update_rate": 0.5, "target_imbalance": 0.25})
     selected = torch.tensor([[[0, 0], [0, 1], [1, 2], [2, 2]]])  # loads 3, 2, 3, 0; mean 2
-    made.update_bias(selected, None)
+    made.update_bias(count(selected, 4))
     assert made.correction_bias.tolist() == [-0.5, 0.0, -0.5, 0.5]
-    made.update_bias(selected, torch.tensor([[True, False, False, False]]))  # loads 2, 0, 0, 0
+    made.update_bias(count(selected, 4, torch.tensor([[True, False, False, False]])))  # loads 2, 0, 0, 0
     assert made.correction_bias.tolist() == [-1.0, 0.5, 0.0, 1.0]
-    made.update_bias(selected, torch.zeros(1, 4, dtype=torch.bool))
+    made.update_bias(count(selected, 4, torch.zeros(1, 4, dtype=torch.bool)))
     assert made.correction_bias.tolist() == [-1.0, 0.5, 0.0, 1.0]
 
 
@@ -76,7 +76,7 @@ def test_bias_correction_balances_a_skewed_router():
     for _ in range(120):
         record = made(x, context(1, 512))[1]
         loads.append(count(record.selected, 8).max().item() / 128)
-        made.update_bias(record.selected, None)
+        made.update_bias(count(record.selected, 8))
     assert loads[0] > 1.8
     assert max(loads[-10:]) < 1.25
 
@@ -164,6 +164,7 @@ REPLICA = """
 import sys
 from types import SimpleNamespace
 import torch
+from eulerstack.modeling.op_balance import count
 from eulerstack.modeling.op_router import Router
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -171,7 +172,7 @@ router = Router(SimpleNamespace(hidden_size=8, dtype_policy="uniform"), experts=
     normalize_top_k=True, routed_scale=1.0, router_init_std=None, router_jitter=0.0,
     bias_correction={"enabled": True, "update_rate": 0.5, "target_imbalance": 0.0},
     routing={"type": "learned", "hash_salt": None}, groups=None, group_limit=None)
-router.update_bias(torch.tensor([[[0, 1], [0, 3 * rank]]]), None)
+router.update_bias(count(torch.tensor([[[0, 1], [0, 3 * rank]]]), 4))
 print(router.correction_bias.tolist())
 torch.distributed.destroy_process_group()
 """

@@ -48,6 +48,8 @@ def test_outputs_state_and_gradients_are_those_of_the_recurrence(chunk, resets):
     inputs = leaves()
     got, want = selective_scan(*inputs, resets, chunk), by_hand(*inputs, resets)
     torch.testing.assert_close(got, want)
+    with torch.no_grad():
+        torch.testing.assert_close(selective_scan(*inputs, resets, chunk), want)
     up = [torch.randn_like(t) for t in want]
     torch.testing.assert_close(*(torch.autograd.grad(outputs, inputs, up) for outputs in (got, want)))
 

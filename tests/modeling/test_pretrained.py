@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
 from eulerstack.modeling.causal_lm import CausalLM
+from eulerstack.modeling.configuration_eulerstack import EulerStackConfig
 from eulerstack.modeling.decoder import Decoder
 from eulerstack.modeling.initial import Constant, Normal, Sampled
 

@@ -74,3 +74,14 @@ def test_output_token_norms_the_result(config):
     assert torch.allclose(y, made.norm(x * 1.45**2), rtol=1e-12)
     assert torch.equal(walk.last, y)
     assert run(config, "ode_euler", 2)[2].norm is None
+
+
+def test_a_router_in_an_integrator_balances_once_a_step(payload, block, build):
+    """Not once for each of the eight evaluations."""
+    correction = {"bias_correction": {"enabled": True, "update_rate": 0.5, "target_imbalance": 0.0}}
+    schedule = [{"type": "integrator", "layer": 0, "method": "ode_rk4", "steps": 2, "output": "hidden", "norm": RMS}]
+    model = build(payload(block("attention", "moe", ffn_options=correction), schedule=schedule)).train()
+    ids = torch.randint(2, 67, (2, 9), generator=torch.Generator().manual_seed(0))
+    model(input_ids=ids, labels=ids)
+    assert set(model.model.layers[0].ffn.router.correction_bias.abs().tolist()) <= {0.0, 0.5}
+    assert model.model.layers[0].ffn.router.correction_bias.any()
