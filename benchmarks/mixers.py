@@ -4,8 +4,8 @@
 
 Small models in float32 on the CPU: batch 2, length 1024, d_model 512 (with --small batch 2, length 48, d_model 32). A
 training step is a forward and a backward pass, a prefill a forward pass that fills a cache. Both sides have the same
-sizes and run in turn in this process, after one run each that does not count; a ratio is ours over theirs, of medians. A
-side that takes longer than 20 seconds runs once: transformers' Mamba and Jamba need minutes for a training step.
+sizes and run in turn in this process, after one run each that does not count; a ratio is ours over theirs, of medians.
+A side that takes longer than 20 seconds runs once: transformers' Mamba and Jamba need minutes for a training step.
 Memory is the highest sum of what torch's allocator holds during a training step over what it held before: gradients
 and activations, counted by torch's profiler to the byte, so that noise, libraries and the allocator's reserve stay out.
 What transformers has no class for stands beside its Llama, without an aim. The cpu clock counts all threads, and is
@@ -21,8 +21,8 @@ from statistics import median
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler is loud
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 from cases import CASES, SIZES, Case, Size
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
@@ -107,7 +107,7 @@ def measure(case: Case, size: Size, repeat: int, clock: Callable[[], float]) -> 
     return found | {"memory": {side: peak(model, ids) for side, model in sides.items()}}
 
 
-def report(name: str, case: Case, found: dict[str, dict[str, float]]) -> list[str]:
+def report(name: str, aims: tuple, found: dict[str, dict[str, float]]) -> list[str]:
     """Print a line; returns the measures that miss their aim."""
     ratios = {key: found[key]["ours"] / found[key]["theirs"] for key in MEASURES}
     scales = {"train": 1e3, "prefill": 1e3, "memory": 1e-6}
@@ -116,7 +116,7 @@ def report(name: str, case: Case, found: dict[str, dict[str, float]]) -> list[st
         for key in MEASURES
     ]
     print(f"{name:12s}{''.join(cells)}", flush=True)
-    bounds = zip(MEASURES, case.aims, strict=True)
+    bounds = zip(MEASURES, aims, strict=True)
     return [
         f"{name} {key}: {ratios[key]:.2f}, aim {aim:.2f}" for key, aim in bounds if aim and ratios[key] > aim + 0.005
     ]
@@ -135,8 +135,10 @@ def main() -> None:
     print(f"{'':12s}" + f"{'ours':>10s}{'theirs':>10s}{'ratio':>7s}" * 3)
     missed = []
     for name in asked.only:
-        found = measure(CASES[name], SIZES["small" if asked.small else "full"], asked.repeat, CLOCKS[asked.clock])
-        missed += report(name, CASES[name], found)
+        case = CASES[name]
+        aims = tuple(aim and 1.0 for aim in case.aims) if asked.small else case.aims  # loops are short there
+        found = measure(case, SIZES["small" if asked.small else "full"], asked.repeat, CLOCKS[asked.clock])
+        missed += report(name, aims, found)
     print("every aim is met" if not missed else "missed:\n  " + "\n  ".join(missed))
 
 

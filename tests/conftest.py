@@ -1,6 +1,10 @@
 """What tests of all rooms share: a workspace of one's own, and small exports of the catalogue."""
 
+import os
 from pathlib import Path
+
+# Before torch is imported: threads that wait for each other in several test processes at once cost more than they give.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

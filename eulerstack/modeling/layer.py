@@ -106,15 +106,16 @@ class DecoderLayer(GradientCheckpointingLayer):
         d, change, residual = config.hidden_size, block.get("shape_change"), dict(block["residual"])
         for name in [f"{branch}_norm"] + ([f"{branch}_post_norm"] if self.position == "sandwich" else []):
             setattr(self, name, build_norm(d, config.rms_norm_eps, block["norm"]))
+        around = dict.fromkeys(("in", "out", "hyper"))  # None is found faster than an attribute that is not there
         if change:
             wide, projection = change["d_out"], change["projection"]
-            way_in = parts["shape_change"](config, d, wide, projection=projection, to_residual=False)
-            setattr(self, f"{branch}_in", way_in)
-            way_out = parts["shape_change"](config, wide, d, projection=projection, to_residual=True)
-            setattr(self, f"{branch}_out", way_out)
+            around["in"] = parts["shape_change"](config, d, wide, projection=projection, to_residual=False)
+            around["out"] = parts["shape_change"](config, wide, d, projection=projection, to_residual=True)
         if residual.pop("type") == "hyper_connection":
             residual.pop("scaling")
-            setattr(self, f"{branch}_hyper", parts["residual_hyper_connection"](config, layer_idx, **residual))
+            around["hyper"] = parts["residual_hyper_connection"](config, layer_idx, **residual)
+        for what, module in around.items():
+            setattr(self, f"{branch}_{what}", module)
 
     def forward(self, x: torch.Tensor, context: Context, state: State | None = None):
         """[B, T, D] or [B, T, n, D] -> (x, new state or None, records by part, *the tensors of the records).
@@ -157,23 +158,22 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def _branch(self, x: torch.Tensor, name: str, call: Call, functions: tuple) -> torch.Tensor:
         """The residual stream after the sum of `functions` of what they read from it."""
-        hyper = getattr(self, f"{name}_hyper", None)
+        hyper = getattr(self, f"{name}_hyper")
         h, link = (x, None) if hyper is None else hyper.read(x)
         if self.position in ("pre", "sandwich"):
             h = getattr(self, f"{name}_norm")(h)
         h = self._reshaped(h.to(self._dtype()) if self.wide_stream else h, f"{name}_in", call)
         y = self._reshaped(reduce(add, [f(h, call) for f in functions]), f"{name}_out", call)
-        y = F.dropout(y, self.dropout, self.training).to(x.dtype)
+        y = (F.dropout(y, self.dropout, self.training) if self.dropout else y).to(x.dtype)
         if self.position == "sandwich":
             y = getattr(self, f"{name}_post_norm")(y)
         elif self.position == "post_branch":
             y = getattr(self, f"{name}_norm")(y)
-        y = self.scaling * y
-        x = x + y if hyper is None else hyper.write(x, y, link)
+        x = torch.add(x, y, alpha=self.scaling) if hyper is None else hyper.write(x, self.scaling * y, link)
         return getattr(self, f"{name}_norm")(x) if self.position == "post" else x
 
     def _reshaped(self, h: torch.Tensor, name: str, call: Call) -> torch.Tensor:
-        module = getattr(self, name, None)
+        module = getattr(self, name)
         return h if module is None else call.run(name, module, h)
 
     def _dtype(self) -> torch.dtype:

@@ -48,6 +48,7 @@ class SoftmaxAttention(nn.Module):
         self.window = Window(window, "standard" if window_mode == "sliding" else window_mode, window_dilation)
         self.sliding_window = window if self.window.mode == "standard" else None
         self.alibi_heads = n_heads if config.positional == "alibi" else 0
+        self.rotates = config.positional == "rope"
         self.croppable = self.window.reach is None
         self.attention_sinks = attention_sinks
         self.sinks = new_sinks(n_heads, attention_sinks)
@@ -112,7 +113,7 @@ class SoftmaxAttention(nn.Module):
 
     def rotated(self, x: torch.Tensor, context: Context, *, held: bool) -> torch.Tensor:
         """`x` [B, T, H, D] turned to the places of the call, or with `held` of all the keys the layer holds."""
-        if self.config.positional != "rope":
+        if not self.rotates:
             return x
         positions = keys_of(context, self.window.reach).positions if held else context.positions
         name = ("held", self.window.reach) if held else "now"

@@ -32,8 +32,11 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, start: int = 0
     """Rotate the pairs (x_i, x_{i + R/2}) of the R features of `x` [B, T, H, D] from `start` on."""
     half = cos.shape[-1]
     cos, sin = cos[:, :, None], sin[:, :, None]
-    still, a, b, rest = x.split((start, half, half, x.shape[-1] - start - 2 * half), -1)
-    return torch.cat((still, a * cos - b * sin, b * cos + a * sin, rest), -1)
+    if x.shape[-1] > 2 * half:
+        still, x, rest = x.split((start, 2 * half, x.shape[-1] - start - 2 * half), -1)
+        return torch.cat((still, rotate(x, cos[:, :, 0], sin[:, :, 0]), rest), -1)
+    a, b = x.split(half, -1)
+    return torch.cat((torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)), -1)
 
 
 def inverse_frequencies(

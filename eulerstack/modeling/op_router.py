@@ -108,8 +108,8 @@ class Router(nn.Module):
         """Move each expert's bias by `update_rate` against the sign of its load error (DeepSeek-V3, section 2.1.2).
 
         `load` [E] int are the assignments of a training step. An expert whose load is within `target_imbalance` of the
-        mean, as a share of the mean, keeps its bias. Loads
-        are summed over all processes of a distributed run, so that every replica takes the same step.
+        mean, as a share of the mean, keeps its bias. Loads are summed over all processes of a distributed run, so that
+        every replica takes the same step.
         """
         load = load.float()
         if torch.distributed.is_available() and torch.distributed.is_initialized():

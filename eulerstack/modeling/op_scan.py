@@ -12,8 +12,6 @@ B batch, T tokens, L tokens of a chunk, C channels, N states of a channel. C is 
 pass runs over contiguous memory.
 """
 
-from functools import partial
-
 import torch
 
 from .op_chunks import ChunkRule, Tensors, scan_chunks
@@ -42,13 +40,6 @@ def scan_(decay: torch.Tensor, h: torch.Tensor, *, reverse: bool = False) -> Non
     h[:, rest].addcmul_(decay[:, rest], h[:, before])
 
 
-def steps_(decay: torch.Tensor, h: torch.Tensor) -> None:
-    """What scan_ does, token by token: a third of its multiply-adds, in as many steps as tokens."""
-    states = h.unbind(1)
-    for before, state, d in zip(states[:-1], states[1:], decay.unbind(1)[1:], strict=True):
-        state.addcmul_(d, before)
-
-
 def _decays_and_inputs(x, step, A, B, resets, before) -> Tensors:
     """What scan_ takes, `[B, L, N, C]` each; a reset is a decay of 0, the state before joins the first input."""
     decay = torch.mul(step[:, :, None], A).exp_()
@@ -59,10 +50,10 @@ def _decays_and_inputs(x, step, A, B, resets, before) -> Tensors:
     return decay, h
 
 
-def _forward(inputs: Tensors, params: Tensors, resets, before, scan=scan_) -> Tensors:
+def _forward(inputs: Tensors, params: Tensors, resets, before) -> Tensors:
     x, step, B, C = inputs
     decay, h = _decays_and_inputs(x, step, *params, B, resets, before)
-    scan(decay, h)
+    scan_(decay, h)
     return (C[:, :, None] @ h)[:, :, 0], h[:, -1].clone()
 
 
@@ -90,7 +81,6 @@ def _backward(inputs: Tensors, params: Tensors, resets, before, dy, dafter) -> t
 
 
 _RULE = ChunkRule(_forward, _backward)
-_READING = ChunkRule(partial(_forward, scan=steps_), _backward)
 
 
 def selective_scan(
@@ -108,13 +98,11 @@ def selective_scan(
     `x` and `step` `[B, T, C]` (a step of 0 leaves the state as it is), `A` `[C, N]`, `B` and `C` `[B, T, N]`, `initial`
     `[B, C, N]` or None for zeros, `resets` `[B, T]` bool, True where the state is cleared before the token. All is
     computed in float32, or in float64 when `x` is. `chunk`, the tokens scanned at once, does not change the result;
-    by default it is short on a CPU, so that a chunk stays in its cache. There, where no gradient is asked for, a chunk
-    is taken token by token.
+    by default it is short on a CPU, so that a chunk stays in its cache.
     """
     x = wide(x)
     step, A, B, C = (t.to(x.dtype) for t in (step, A.T.contiguous(), B, C))
     before = x.new_zeros(x.shape[0], *A.shape) if initial is None else initial.to(x.dtype).mT.contiguous()
     chunk = chunk or (16 if x.device.type == "cpu" else 128)
-    rule = _READING if x.device.type == "cpu" and not torch.is_grad_enabled() else _RULE
-    y, last = scan_chunks(rule, (x, step, B, C), (A,), before, resets, chunk)
+    y, last = scan_chunks(_RULE, (x, step, B, C), (A,), before, resets, chunk)
     return y, last.mT
