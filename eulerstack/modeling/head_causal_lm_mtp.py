@@ -74,7 +74,7 @@ class Predictor(nn.Module):
 
     def forward(self, hidden: torch.Tensor, embeds: torch.Tensor, context: Context, cache=None):
         """hidden and embeds [B, T, D] -> ([B, T, D], records); `cache` has what an earlier call left, and moves on."""
-        dtype = self.proj.weight.dtype
+        dtype = self.hidden_norm.weight.dtype  # not that of a matrix, which may be quantised to integers
         x = self.proj(torch.cat((self.hidden_norm(hidden.to(dtype)), self.token_norm(embeds.to(dtype))), -1))
         x = x.to(torch.promote_types(dtype, torch.float32)) if self.wide_stream else x
         x = x if self.streams is None else x.unsqueeze(2).repeat(1, 1, self.streams, 1)
