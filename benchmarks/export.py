@@ -25,48 +25,32 @@ SIZES = {
 }
 
 
-def payload(d: int, layers: int, heads: int, kv_heads: int, d_ff: int, vocab: int) -> dict:
-    """config.json of this Llama, as the compiler writes it."""
-    head_dim = d // heads
-    shape = {"n_heads": heads, "n_kv_heads": kv_heads, "head_dim": head_dim, "scale": head_dim**-0.5}
-    window = {"window": None, "window_mode": "standard", "window_dilation": 1}
-    plain = {"qkv_bias": False, "o_bias": False, "attn_drop": 0.0, "qk_norm": "none", "logit_softcap": None}
-    block = {
-        "mixer": {"type": "attention"} | shape | window | plain,
-        "ffn": {"type": "gated_mlp", "d_ff": d_ff, "activation": "swiglu", "bias": False},
-        "norm": {"type": "rmsnorm", "position": "pre", "unit_offset": False, "bias": True},
-        "residual": {"type": "sequential", "scaling": 1.0},
-    }
+def preset(d: int, layers: int, heads: int, kv_heads: int, d_ff: int, vocab: int) -> dict:
+    """This Llama in the preset language."""
+    sizes = {"d_model": d, "n_heads": heads, "n_kv_heads": kv_heads, "d_ff": d_ff, "vocab_size": vocab}
     return {
-        "model_type": "eulerstack",
-        "dtype": "bfloat16",
-        "vocab_size": vocab,
-        "hidden_size": d,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        "intermediate_size": d_ff,
-        "max_position_embeddings": 4096,
-        "tie_word_embeddings": False,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
-        "layer_types": ["full_attention"] * layers,
-        "positional": "rope",
-        "blocks": {"block": block},
-        "block_pattern": ["block"] * layers,
-        "final_norm": {"type": "rmsnorm", "unit_offset": False, "bias": True},
+        "schema_version": 1,
+        "model": {"name": "benchmark", "max_seq_len": 4096} | sizes,
+        "tokenizer_contract": {"type": "byte_bpe"},
+        "embedding": {"type": "learned", "positional": "rope", "tie_word_embeddings": False},
+        "layer_templates": {"block": {"mixer": {"type": "attention"}, "ffn": {"type": "gated_mlp"}}},
+        "layer_schedule": [{"template": "block", "repeat": layers}],
+        "head": {"type": "causal_lm", "tie_weights": False},
     }
 
 
 def with_eulerstack(size: dict, folder: Path) -> float:
     import eulerstack.modeling.causal_lm  # noqa: F401 - otherwise imported while the clock runs
+    from eulerstack.compiler.runtime import runtime_config
     from eulerstack.export.directory import write_directory
     from eulerstack.export.tokenizer import Tokenizer
+    from eulerstack.ir.normalizer import normalize_to_ir
 
+    payload = runtime_config(normalize_to_ir(preset(**size)))
     nothing = Tokenizer({}, False, "none", 0, None, None, None)
     start = time.perf_counter()
     write_directory(
-        payload(**size),
+        payload,
         nothing,
         folder / "hf",
         preset_name="benchmark",

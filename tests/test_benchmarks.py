@@ -60,19 +60,12 @@ def test_peak_is_counted_to_the_byte(mixers):
     assert 2_000_000 <= found <= 4_100_000  # the product, then the gradient, of 2 MB each
 
 
-@pytest.mark.parametrize("script", ["mixers"])
-def test_it_runs(script):
+@pytest.mark.parametrize(
+    ("script", "rest", "shows"), [("mixers", ["--only", "moe", "jamba"], "ratio"), ("export", [], "transformers")]
+)
+def test_it_runs(script, rest, shows):
     environment = os.environ | {"PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
-    command = [
-        sys.executable,
-        str(REPO / "benchmarks" / f"{script}.py"),
-        "--small",
-        "--repeat",
-        "1",
-        "--only",
-        "moe",
-        "jamba",
-    ]
+    command = [sys.executable, str(REPO / "benchmarks" / f"{script}.py"), "--small", "--repeat", "1", *rest]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    assert "ratio" in run.stdout
+    assert shows in run.stdout
