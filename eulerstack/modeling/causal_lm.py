@@ -108,6 +108,11 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
             return tuple(value for value in (shared | routers).values() if value is not None)
         return MoeCausalLMOutputWithPast(**shared, **routers) if records else CausalLMOutputWithPast(**shared)
 
+    def _supports_default_dynamic_cache(self) -> bool:
+        """Not for a model without attention: some versions make it a cache that cannot say how long it is."""
+        recurrent = set(self.config.layer_types) == {"linear_attention"}
+        return not recurrent and super()._supports_default_dynamic_cache()
+
     def _head(self, x: torch.Tensor) -> torch.Tensor:
         """Logits; in float32 or wider where the residual stream is."""
         if self.config.dtype_policy == "layered_safe":
