@@ -8,6 +8,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+from eulerstack.compiler.closure import EXPORTS, MODELING
+
 REPO = Path(__file__).resolve().parents[1]
 
 
@@ -24,3 +26,10 @@ def workspace(tmp_path_factory, monkeypatch):
 def catalogue() -> dict[str, Path]:
     """The presets of the catalogue by name."""
     return {path.stem: path for path in sorted((REPO / "presets").glob("*.yml"))}
+
+
+@pytest.fixture(scope="session")
+def part_modules() -> set[str]:
+    """The modeling files that a model may name as a part: what no test of parts may leave out."""
+    stems = {path.stem for path in MODELING.glob("*.py")}
+    return {stem for stem in stems if stem in EXPORTS or stem.partition("_")[0] in EXPORTS}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from eulerstack.cli.brief import brief
 from eulerstack.cli.options import count, length_option, preset_option, show_warnings, size
 from eulerstack.language.where import leaves
 
@@ -15,7 +16,8 @@ from eulerstack.language.where import leaves
 @preset_option
 @length_option
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def command(preset: Path, length: int | None, as_json: bool) -> None:
+@click.option("--brief", "in_brief", is_flag=True, help="Print one sentence: the numbers at the head of a preset file.")
+def command(preset: Path, length: int | None, as_json: bool, in_brief: bool) -> None:
     """Print the layers of a preset, its parameters, FLOPs and cache."""
     from eulerstack.compiler.judge import judge
     from eulerstack.errors import CompileError
@@ -23,6 +25,9 @@ def command(preset: Path, length: int | None, as_json: bool) -> None:
     judged = judge(preset, length=length)
     if judged.costs is None:
         raise CompileError(judged.unbuilt)
+    if in_brief:
+        click.echo(brief(judged.ir))
+        return
     if as_json:
         click.echo(json.dumps(_figures(judged.ir, judged.costs), indent=1))
         return

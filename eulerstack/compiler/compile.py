@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from eulerstack.compiler.closure import closure
-from eulerstack.compiler.runtime import refuse, runtime_config
+from eulerstack.compiler.runtime import runtime_config
 from eulerstack.ir.costs import Costs, costs
 from eulerstack.ir.types import IR, digest
 
@@ -37,7 +37,6 @@ class Compiled:
 
 def compile_ir(ir: IR, *, name: str) -> Compiled:
     """Compile `ir` of the preset called `name`. Raises CompileError for what is not built yet."""
-    refuse(ir)
     config = runtime_config(ir)
     code = closure(config, name)
     files = {file: asdict(digests) for file, digests in code.files.items()}

@@ -30,8 +30,7 @@ class FileRecord:
 
 def write_bytes(path: Path, data: bytes) -> FileRecord:
     """Write `data` to the disk, under its final name, in a folder that is made if need be."""
-    if not path.parent.is_dir():
-        path.parent.mkdir()
+    path.parent.mkdir(exist_ok=True)
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -61,7 +60,8 @@ def appearing(target: Path) -> Iterator[Path]:
         _recover(target, old)
         try:
             yield partial
-            sync_folder(partial)
+            for folder in (partial, *filter(Path.is_dir, partial.rglob("*"))):
+                sync_folder(folder)
             if target.exists():
                 target.rename(old)
             partial.rename(target)

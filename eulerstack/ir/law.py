@@ -50,10 +50,9 @@ def sizes_are_written(ir: IR) -> Breaches:
 
 def rotation_is_in_pairs(ir: IR) -> Breaches:
     rotates = any(layer.mixer.type == "attention" for layer in ir.layers)
-    if ir.embedding.positional == "rope" and rotates and ir.model.head_dim:
+    if rotates and ir.model.head_dim and not ir.embedding.turns(ir.model.head_dim):
         rotated = int(ir.model.head_dim * ir.embedding.rope_fraction)
-        if rotated % 2 or not rotated:
-            yield "model.head_dim", f"{rotated} of {ir.model.head_dim} channels cannot rotate in pairs"
+        yield "model.head_dim", f"{rotated} of {ir.model.head_dim} channels cannot rotate in pairs"
 
 
 def layers_are_complete(ir: IR) -> Breaches:

@@ -6,6 +6,7 @@ from typing import Any
 
 from eulerstack.errors import NormalizationError
 from eulerstack.ir.law import verify
+from eulerstack.ir.tensors import inner_dims
 from eulerstack.ir.types import (
     IR,
     IntegratorRun,
@@ -19,9 +20,10 @@ from eulerstack.ir.types import (
 )
 from eulerstack.language.hints import InitOptions, TrainingHints
 from eulerstack.language.load import Checked, check, load_preset
+from eulerstack.language.residual import Residual
 from eulerstack.language.schedule import BodyItem, Override, Parallel, Plain
 from eulerstack.language.schema import Embedding, Model, Spec
-from eulerstack.language.template import Norm, Residual, state_of
+from eulerstack.language.template import Norm, state_of
 
 MAX_LAYERS = 10_000
 
@@ -137,8 +139,7 @@ class _Layers:
         """The layer after the last, of a template under an override."""
         template, override = self.spec.layer_templates[name], override or Override()
         mixer, ffn = _mixer(template.mixer, override), _ffn(template.ffn, override)
-        dims = replace(self.dims, d_model=template.shape_change.d_out) if template.shape_change else self.dims
-        mixer, ffn = (part.completed(dims) for part in (mixer, ffn))
+        mixer, ffn = (part.completed(inner_dims(template, self.dims)) for part in (mixer, ffn))
         return Layer(
             index=len(self.made),
             template=name,

@@ -91,24 +91,18 @@ def _head_dim(ir: IR, d_model: int, heads: int, *, chosen: bool) -> int:
     """
     embedding, old = ir.embedding, ir.model
     whole = old.n_heads * old.head_dim
-
-    def turns(size: int) -> bool:
-        rotated = int(size * embedding.rope_fraction)
-        least = 4 if embedding.rope_scaling and embedding.rope_scaling.type == "dynamic" else 2
-        return embedding.positional != "rope" or (rotated >= least and rotated % 2 == 0)
-
     if not chosen and whole != old.d_model:
         sizes = count(d_model // heads + 1) if whole > old.d_model else range(d_model // heads, 1, -1)
-        apart = (n for n in sizes if turns(n) and n % 2 == old.head_dim % 2 and n * heads != d_model)
+        apart = (n for n in sizes if embedding.turns(n) and n % 2 == old.head_dim % 2 and n * heads != d_model)
         if size := next(apart, None):
             return size
-    if d_model % heads == 0 and turns(d_model // heads) and (chosen or d_model // heads >= 4):
+    if d_model % heads == 0 and embedding.turns(d_model // heads) and (chosen or d_model // heads >= 4):
         return d_model // heads
     if chosen:
         what = f"d_model {d_model} does not split into {heads} heads" + (" that rope can turn" * (d_model % heads == 0))
         fix = "give another n_heads, or leave both out"
         raise CompatibilityError.at("shrink", what, fix, SEE, where="model.n_heads")
-    return next(size for size in count(max(4, d_model // heads // 2 * 2), 2) if turns(size))
+    return next(size for size in count(max(4, d_model // heads // 2 * 2), 2) if embedding.turns(size))
 
 
 def _hints(hints: TrainingHints, ratio: float) -> TrainingHints:

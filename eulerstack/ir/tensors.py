@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from eulerstack.ir.types import IR, Layer, Run
 from eulerstack.language.block import Dims, Shape
-from eulerstack.language.template import Norm
+from eulerstack.language.template import Norm, Template
 
 Shapes = dict[str, Shape]
 
@@ -36,7 +36,7 @@ def under(prefix: str, shapes: Shapes) -> Shapes:
     return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
 
 
-def inner_dims(layer: Layer, dims: Dims) -> Dims:
+def inner_dims(layer: Layer | Template, dims: Dims) -> Dims:
     """The dims that the parts of a layer see: its own width where it has one."""
     return replace(dims, d_model=layer.shape_change.d_out) if layer.shape_change else dims
 
@@ -92,8 +92,7 @@ def layer_parameters(layer: Layer, dims: Dims) -> Shapes:
 def _layer_buffers(layer: Layer, dims: Dims) -> Shapes:
     shapes: Shapes = {}
     for role, part in parts_of(layer).items():
-        if hasattr(part, "buffers"):
-            shapes |= under(role, part.buffers(inner_dims(layer, dims)))
+        shapes |= under(role, part.buffers(inner_dims(layer, dims)))
     return shapes
 
 

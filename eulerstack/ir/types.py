@@ -14,10 +14,14 @@ from pydantic import Field, TypeAdapter
 
 from eulerstack.errors import NormalizationError
 from eulerstack.language.block import Dims, Name, NonNegativeInt, block
+from eulerstack.language.depth_gating import DepthGating
 from eulerstack.language.hints import Compatibility, ExecutionMode, TrainingHints, Transition
-from eulerstack.language.schedule import DepthGating, IntegratorOptions, Merge
+from eulerstack.language.memory import Memory
+from eulerstack.language.residual import Residual
+from eulerstack.language.schedule import IntegratorOptions, Merge
 from eulerstack.language.schema import Embedding, Head, Model, TokenizerContract
-from eulerstack.language.template import Ffn, Memory, Mixer, Norm, Residual, ShapeChange, State
+from eulerstack.language.shape_change import ShapeChange
+from eulerstack.language.template import Ffn, Mixer, Norm, State
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 

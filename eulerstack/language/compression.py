@@ -73,11 +73,8 @@ def _missing(own: Compression) -> Iterator[Breach]:
 
 def _rotation(own: Indexer, embedding: Any) -> Iterator[Breach]:
     """Rope turns pairs of the indexer's channels too."""
-    if embedding.positional != "rope":
-        return
-    rotated = int(own.d_per_head * embedding.rope_fraction)
-    least = 4 if embedding.rope_scaling and embedding.rope_scaling.type == "dynamic" else 2
-    if rotated % 2 or rotated < least:
+    if not embedding.turns(own.d_per_head):
+        rotated, least = int(own.d_per_head * embedding.rope_fraction), embedding.fewest_turning
         what = (
             f"{rotated} of {own.d_per_head} channels of the indexer would turn: rope turns pairs, here {least} or more"
         )

@@ -65,7 +65,7 @@ def chunks_of_a_whole(document: Document) -> Iterator[Breach]:
 
 def windows_that_hide_nothing(document: Document) -> Iterator[Breach]:
     entries = (entry for entry in document.spec.layer_schedule if isinstance(entry, Plain))
-    narrowed = {e.template for e in entries if e.override and e.override.attention and _size(e.override.attention)}
+    narrowed = {e.template for e in entries if e.override and isinstance(_window(e.override), int)}
     for where, mixer in document.mixers():
         own = mixer.attention if mixer.type == "attention" else None
         if own and own.window_mode == "sliding" and own.window is None and where[1] not in narrowed:
@@ -73,6 +73,10 @@ def windows_that_hide_nothing(document: Document) -> Iterator[Breach]:
         if own and own.window_mode == "dilated" and (own.window_dilation or 1) == 1:
             what = "dilated by 1 leaves out no key of the window"
             yield Breach((*where, "attention", "window_mode"), what, "set window_dilation to 2 or more")
+
+
+def _window(override: Override) -> int | str | None:
+    return override.attention and override.attention.window
 
 
 def blocks_without_a_choice(document: Document) -> Iterator[Breach]:
@@ -86,10 +90,6 @@ def blocks_without_a_choice(document: Document) -> Iterator[Breach]:
         elif own is not None and own.top_k_blocks is not None and own.top_k_blocks >= length // own.m_block:
             what = f"{length} tokens are {length // own.m_block} blocks, so every one is chosen"
             yield Breach((*where, "attention", "compression", "top_k_blocks"), what, "choose fewer, or use type hca")
-
-
-def _size(override: Any) -> bool:
-    return isinstance(override.window, int)
 
 
 def options_of_another_choice(document: Document) -> Iterator[Breach]:

@@ -119,6 +119,6 @@ def _rotation(own: Any, embedding: Any) -> Iterator[Breach]:
     if embedding.positional != "rope":
         what = f"qk_rope_dim rotates, but positional is {embedding.positional}"
         yield Breach(("qk_rope_dim",), what, "set embedding.positional to rope, or delete it", key=True)
-    elif own.qk_rope_dim < 4 and embedding.rope_scaling and embedding.rope_scaling.type == "dynamic":
+    elif own.qk_rope_dim < embedding.fewest_turning:
         what = f"dynamic scaling stretches the slower pairs, but only {own.qk_rope_dim} channels turn"
         yield Breach(("qk_rope_dim",), what, "use 4 or more, or linear scaling")

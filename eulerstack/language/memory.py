@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self
 
 from pydantic import Field
 
-from eulerstack.language.block import Dims, PositiveFloat, PositiveInt, Shape, block
+from eulerstack.language.block import Dims, Plain, PositiveFloat, PositiveInt, Shape, block
 
 Shapes = dict[str, Shape]
 
@@ -22,7 +22,7 @@ class MemoryParams:
 
 
 @block
-class Memory:
+class Memory(Plain):
     """A memory beside the mixer."""
 
     type: Literal["neural_memory", "associative", "retrieval"] = Field(description="what is kept, and how it is read")
@@ -32,10 +32,6 @@ class Memory:
     persistence: Literal["per_query", "session", "persistent"] = Field(
         "session", description="when it goes back to its start"
     )
-
-    def completed(self, dims: Dims) -> Self:
-        """The same block: no default depends on the model."""
-        return self
 
     def shrunk(self, dims: Dims, small: Dims) -> Self:
         """As wide as the small model at most; of retrieval, fewer tokens than a sequence has."""

@@ -58,7 +58,7 @@ def rope_needs_even_heads(document: Document) -> Iterator[Breach]:
     elif int(rotated) % 2 or int(rotated) != round(rotated) or rotated < 2:
         what = f"{spec.embedding.rope_fraction:g} of a head of {head_dim} is {rotated:g} channels, no even number"
         yield Breach(("embedding", "rope_fraction"), what, f"use an even number over {head_dim}")
-    elif rotated < 4 and spec.embedding.rope_scaling and spec.embedding.rope_scaling.type == "dynamic":
+    elif rotated < spec.embedding.fewest_turning:
         what = f"dynamic scaling stretches the slower pairs of a head, but only {int(rotated)} of its channels turn"
         yield Breach(("embedding", "rope_scaling", "type"), what, "let 4 channels turn, or use linear")
 

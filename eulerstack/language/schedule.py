@@ -33,7 +33,7 @@ class NormOverride:
 
 @block
 class FfnOverride:
-    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] | None = Field(
+    activation: Literal["swiglu", "geglu", "swiglu_clamped", "gelu", "gelu_tanh", "relu", "relu2"] | None = Field(
         None, description="one that the template's ffn knows; by default the template's"
     )
 

@@ -117,6 +117,16 @@ class Embedding:
     tie_word_embeddings: bool = Field(True, description="should equal head.tie_weights, which decides")
     scale: PositiveFloat | None = Field(None, description="factor on the embedding output, sqrt(d_model) in Gemma")
 
+    @property
+    def fewest_turning(self) -> int:
+        """How many channels must turn where any do: a pair, and two of them if the slower are stretched."""
+        return 4 if self.rope_scaling and self.rope_scaling.type == "dynamic" else 2
+
+    def turns(self, channels: int) -> bool:
+        """Whether the share of `channels` that rope is to turn is made of pairs, and enough of them."""
+        share = int(channels * self.rope_fraction)
+        return self.positional != "rope" or (share % 2 == 0 and share >= self.fewest_turning)
+
 
 @block
 class Head:

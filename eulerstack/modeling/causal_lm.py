@@ -17,7 +17,9 @@ from transformers.modeling_outputs import CausalLMOutputWithPast, MoeCausalLMOut
 from .cache import FIELD
 from .configuration_eulerstack import EulerStackConfig
 from .decoder import Decoder, said
+from .op_linear import matrix_of
 from .op_loss import IGNORED, Targets, token_loss
+from .op_precision import own_precision, wide
 from .phases import phase_labels
 from .pretrained import EulerStackPreTrainedModel
 
@@ -114,14 +116,16 @@ class CausalLM(EulerStackPreTrainedModel, GenerationMixin):
         return not recurrent and super()._supports_default_dynamic_cache()
 
     def _head(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits; in float32 or wider where the residual stream is."""
-        if self.config.dtype_policy == "layered_safe":
-            both = (getattr(self.lm_head, "weight_in_use", self.lm_head.weight), self.lm_head.bias)
-            weight, bias = (None if w is None else w.to(x.dtype) for w in both)
-            with torch.autocast(x.device.type, enabled=False):
-                logits = F.linear(x, weight, bias)
-        else:
+        """Logits; where the residual stream is in float32 or wider, they are too. A head that is more than a matrix
+        reads the dtype of the parameters there."""
+        if self.config.dtype_policy != "layered_safe":
             logits = self.lm_head(x)
+        elif (matrix := matrix_of(self.lm_head)) is None:
+            logits = wide(self.lm_head(x.to(self.model.embed_tokens.weight.dtype)))
+        else:
+            weight, bias = (None if w is None else w.to(x.dtype) for w in (matrix, self.lm_head.bias))
+            with own_precision(x.device):
+                logits = F.linear(x, weight, bias)
         cap = self.config.final_logit_softcapping
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

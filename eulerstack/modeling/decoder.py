@@ -17,6 +17,7 @@ from .context import Context
 from .layer import DecoderLayer
 from .norm import build_norm
 from .op_context import build_context
+from .op_precision import wide
 from .pretrained import EulerStackPreTrainedModel
 from .walk import Walk, update_biases
 
@@ -133,13 +134,13 @@ class Decoder(EulerStackPreTrainedModel):
         if self.config.positional == "learned":
             x = x + self.embed_positions(self._places(context))
         if self.config.dtype_policy == "layered_safe":
-            x = x.to(torch.promote_types(x.dtype, torch.float32))
+            x = wide(x)
         x = F.dropout(x, self.config.dropout, self.training)
         return x if self.config.streams is None else x.unsqueeze(2).repeat(1, 1, self.config.streams, 1)
 
     def _nearest_ids(self, x: torch.Tensor) -> torch.Tensor:
         """The token whose embedding is nearest to each of `x` [B, T, D], for layers that route by token."""
-        table, x = (t.detach().to(torch.promote_types(t.dtype, torch.float32)) for t in (self.embed_tokens.weight, x))
+        table, x = (wide(t.detach()) for t in (self.embed_tokens.weight, x))
         return (x @ table.T - table.square().sum(-1) / 2).argmax(-1)
 
     def _places(self, context) -> torch.Tensor:

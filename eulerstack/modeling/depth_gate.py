@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from .context import Context
 from .initial import Constant, Init, Rule
 from .op_depth import best, gathered, masked
+from .op_precision import own_precision, wide
 
 State = dict[str, torch.Tensor]
 
@@ -82,7 +83,7 @@ class DepthGate(nn.Module):
 
     def choose(self, x: torch.Tensor, context: Context, state: State | None) -> Choice:
         """The tokens of `x` [B, T, D] or [B, T, n, D] that pass; of several streams the mean decides."""
-        with torch.autocast(x.device.type, enabled=False):
+        with own_precision(x.device):
             u = self._normed(x if x.dim() == 3 else x.mean(2))
             score = self.router(u).squeeze(-1)
             logits = self._decision(u, score)
@@ -107,7 +108,7 @@ class DepthGate(nn.Module):
         return x + step if choice.slots is None else x.scatter_add(1, _like(choice.slots, x).expand_as(step), step)
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = wide(x)
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
 
     def _decision(self, u: torch.Tensor, score: torch.Tensor) -> torch.Tensor:

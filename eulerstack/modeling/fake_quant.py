@@ -27,7 +27,7 @@ class QuantisedLinear(nn.Linear):
 
     @property
     def weight_in_use(self) -> torch.Tensor:
-        """The weight as forward passes see it; code that computes with `weight` itself must take this one."""
+        """The weight as forward passes see it; code that multiplies by it itself takes this one (op_linear.py)."""
         return fake_quantise(self.weight, *self.formats)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The gated feed-forward layer, down(act(gate(x)) * up(x)).
+"""The gated feed-forward layer, down(gated(gate(x), up(x))), where gated is mostly act(gate) * up.
 
 Reference: Shazeer 2020, GLU Variants Improve Transformer, equation 6.
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .context import Context
-from .op_activation import activation as named
+from .op_activation import gating
 
 
 class FFN(nn.Module):
@@ -22,7 +22,7 @@ class FFN(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, config.hidden_size, bias=bias)
         self.down_proj.to_residual = True
-        self.act = named(activation)
+        self.gated = gating(activation)
 
     def forward(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, None]:
-        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x)), None
+        return self.down_proj(self.gated(self.gate_proj(x), self.up_proj(x))), None

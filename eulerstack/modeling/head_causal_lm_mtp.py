@@ -18,12 +18,10 @@ from .cache import EulerStackCache
 from .context import Context
 from .layer import DecoderLayer
 from .norm import RMSNorm, build_norm
-from .op_context import build_context
+from .op_context import build_context, for_other_tokens
 from .op_loss import Targets
+from .op_precision import wide
 from .walk import Walk, update_biases
-
-# Keywords for attention kernels that say where documents lie in a sequence of the whole call's length.
-OF_ONE_LENGTH = ("seq_idx", "cu_seq_lens", "max_length")
 
 
 class Head(nn.Module):
@@ -41,7 +39,7 @@ class Head(nn.Module):
         `hidden` [B, T, D] is the decoder's output, `embeds` [B, T, D] the embeddings of the tokens. No target lies in
         another document than the place that predicts it, and padding predicts nothing.
         """
-        total, records = hidden.new_zeros((), dtype=torch.promote_types(hidden.dtype, torch.float32)), []
+        total, records = wide(hidden.new_zeros(())), []
         goes_on, together, h = _goes_on(context), context.keep, hidden
         for k, head in enumerate(self.heads, 1):
             rows = embeds.shape[1] - k
@@ -76,7 +74,7 @@ class Predictor(nn.Module):
         """hidden and embeds [B, T, D] -> ([B, T, D], records); `cache` has what an earlier call left, and moves on."""
         dtype = self.hidden_norm.weight.dtype  # not that of a matrix, which may be quantised to integers
         x = self.proj(torch.cat((self.hidden_norm(hidden.to(dtype)), self.token_norm(embeds.to(dtype))), -1))
-        x = x.to(torch.promote_types(dtype, torch.float32)) if self.wide_stream else x
+        x = wide(x) if self.wide_stream else x
         x = x if self.streams is None else x.unsqueeze(2).repeat(1, 1, self.streams, 1)
         walk = Walk(self.layers, context, cache and cache.states)
         for index in range(len(self.layers)):
@@ -118,5 +116,5 @@ def _context(context: Context, k: int, together: torch.Tensor | None) -> Context
         key_keep=together,
         key_documents=documents,
         input_ids=None if context.input_ids is None else context.input_ids[:, k:],
-        extra={name: value for name, value in context.extra.items() if not name.startswith(OF_ONE_LENGTH)},
+        extra=for_other_tokens(context.extra),
     )

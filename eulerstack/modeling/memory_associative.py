@@ -19,7 +19,7 @@ from .initial import Init, Rule
 from .op_delta import delta_rule
 from .op_memory import Memory as Base
 from .op_memory import State, unit
-from .op_timestep import wide
+from .op_precision import wide
 
 
 class Memory(Base):

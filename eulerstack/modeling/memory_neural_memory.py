@@ -19,12 +19,11 @@ from torch.nn import functional as F
 
 from .context import Context
 from .initial import Init, Rule
-from .op_chunks import own_precision
 from .op_memory import Memory as Base
 from .op_memory import State, unit
 from .op_minibatch import Arrangement, arrange
+from .op_precision import own_precision, wide
 from .op_surprise import read_and_write, shares
-from .op_timestep import wide
 
 MINI_BATCH = 16
 FORGET, INERTIA = -4.6, 2.2

@@ -26,7 +26,7 @@ class Memory(Base):
     """Input and output `[B, T, D]`. State: the newest entries, at most `hidden`, the last one at the end: `keys`
     `[B, S, C]` and `values` `[B, S, D]` in the dtype of the input, `real` `[B, S]` bool.
 
-    `inner_lr` is in no formula here: nothing descends a gradient.
+    `inner_lr` is in no formula here, since nothing descends a gradient, and is not kept.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Memory(Base):
     ):
         super().__init__(config, layer_idx, update_at_inference=update_at_inference, persistence=persistence)
         d, size = config.hidden_size, config.head_dim
-        self.hidden, self.inner_lr = hidden, inner_lr
+        self.hidden = hidden
         self.q_proj = nn.Linear(d, size, bias=False)
         self.k_proj = nn.Linear(d, size, bias=False)
         self.v_proj = nn.Linear(d, d, bias=False)

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from .context import Context
+from .op_precision import wide
+from .op_state import State, named, under
 
-State = dict[str, torch.Tensor]
 SELECTORS = ("learned_gate", "top_k")
 
 
@@ -37,15 +38,14 @@ class Mixer(nn.Module):
     def forward(self, x: torch.Tensor, context: Context, state: State | None) -> tuple[torch.Tensor, State | None]:
         weights, y, kept = self.weights(x).unbind(-1), 0, {}
         for name, weight in zip(self.names, weights, strict=True):
-            z, after = getattr(self, name)(x, context, _under(name, state))
+            z, after = getattr(self, name)(x, context, under(f"{name}.", state))
             y = y + weight[..., None] * z
-            kept |= {f"{name}.{key}": tensor for key, tensor in (after or {}).items()}
+            kept |= named(f"{name}.", after)
         return y, kept if context.use_cache else None
 
     def weights(self, x: torch.Tensor) -> torch.Tensor:
         """The weight of each branch [B, T, N], in the dtype of `x` [B, T, D]; softmax in float32 or wider."""
-        logits = self.gate(x)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = wide(self.gate(x))
         if self.top_k < logits.shape[-1]:
             chosen = torch.zeros_like(logits, dtype=torch.bool)
             chosen.scatter_(-1, logits.topk(self.top_k, dim=-1).indices, True)
@@ -56,10 +56,3 @@ class Mixer(nn.Module):
 def module_name(branch: str) -> str:
     """`branch_<its name>`, escaped as in an address: a "." would nest modules, a "/" the states of a layer."""
     return "branch_" + branch.replace("%", "%25").replace(".", "%2E").replace("/", "%2F")
-
-
-def _under(name: str, state: State | None) -> State | None:
-    if state is None:
-        return None
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): t for key, t in state.items() if key.startswith(prefix)} or None

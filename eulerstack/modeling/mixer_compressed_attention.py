@@ -33,8 +33,8 @@ from .op_indexer import Indexer, best, nudge
 from .op_mask import retain
 from .op_pool import Pool
 from .op_rope import rotary, rotate
+from .op_state import State, named, under
 
-State = dict[str, torch.Tensor]
 RUN = 256  # queries whose keys are gathered at a time
 
 
@@ -121,13 +121,13 @@ class Mixer(SoftmaxAttention):
 
     def _entries(self, x, context: Context, blocks: Blocks, old: State, kept: State) -> tuple:
         """Keys and values [B, E, G, D] of all blocks that are complete."""
-        pooled, parts = self.pool(x, context, blocks, _under(old, "pool_"))
+        pooled, parts = self.pool(x, context, blocks, under("pool_", old))
         k, v = self.entry_norm(self._heads(pooled["k"])), self._heads(pooled["v"])
         if self.config.positional == "rope":
             name, where = ("blocks", self.m_block), places(context, blocks)
             k = rotate(k, *rotary(self.config, context, where, self.head_dim, k.dtype, name))
         k, v = blocks.join(old.get("entry_keys"), k), blocks.join(old.get("entry_values"), v)
-        kept |= {"entry_keys": k, "entry_values": v} | _named("pool_", parts)
+        kept |= {"entry_keys": k, "entry_values": v} | named("pool_", parts)
         return k, v
 
     def _choose(self, x, context: Context, blocks: Blocks, old: State, kept: State) -> tuple:
@@ -135,8 +135,8 @@ class Mixer(SoftmaxAttention):
         so that the indexer learns."""
         if self.compression == "hca":
             return None, None
-        scores, state = self.indexer(x, context, blocks, _under(old, "index_"))
-        kept |= _named("index_", state)
+        scores, state = self.indexer(x, context, blocks, under("index_", old))
+        kept |= named("index_", state)
         push = nudge(scores) if self.training or scores.requires_grad else None
         return best(scores, blocks.visible(), self.top_k_blocks), push
 
@@ -157,11 +157,3 @@ class Mixer(SoftmaxAttention):
             mask = mask_of(groups, self.alibi_heads, q.dtype)
             y.append(self.attend(q[:, now], k, v, context, plain=learns, mask=mask))
         return torch.cat(y, 1)
-
-
-def _under(state: State, prefix: str) -> State | None:
-    return {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)} or None
-
-
-def _named(prefix: str, state: State | None) -> State:
-    return {f"{prefix}{name}": t for name, t in (state or {}).items()}

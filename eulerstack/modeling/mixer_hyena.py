@@ -20,10 +20,9 @@ from torch.nn import functional as F
 
 from .context import Context
 from .initial import Constant, Init, Normal, Rule, Sampled
-from .op_chunks import own_precision
 from .op_conv import ShortConv
 from .op_long_conv import long_conv
-from .op_timestep import wide
+from .op_precision import own_precision, wide
 
 State = dict[str, torch.Tensor]
 BANDS = 16  # of the features; E = 2 BANDS + 1

@@ -17,8 +17,9 @@ from .context import Context
 from .initial import Constant, Init, Rule, Sampled
 from .norm import RMSNorm
 from .op_conv import ShortConv
+from .op_precision import wide
 from .op_scan import selective_scan
-from .op_timestep import log_counts, step_bias, step_sizes, wide
+from .op_timestep import log_counts, step_bias, step_sizes
 
 State = dict[str, torch.Tensor]
 

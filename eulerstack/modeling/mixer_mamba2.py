@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from .context import Context
 from .initial import Constant, Init, Rule, Sampled
 from .op_conv import ShortConv
+from .op_precision import wide
 from .op_ssd import ssd
-from .op_timestep import log_counts, step_bias, step_sizes, wide
+from .op_timestep import log_counts, step_bias, step_sizes
 
 State = dict[str, torch.Tensor]
 

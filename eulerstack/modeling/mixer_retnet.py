@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from .context import Context
+from .op_precision import wide
 from .op_retention import retention
 from .op_rope import rotary, rotate
-from .op_timestep import wide
 
 State = dict[str, torch.Tensor]
 

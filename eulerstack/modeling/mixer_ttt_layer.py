@@ -17,9 +17,8 @@ from torch import nn
 from .context import Context
 from .initial import Constant, Init
 from .initial import Rule as Start
-from .op_chunks import own_precision
 from .op_minibatch import Arrangement, arrange
-from .op_timestep import wide
+from .op_precision import own_precision, wide
 from .op_ttt import Memory, Tokens, fresh_memory, learn
 from .op_ttt_layers import Rule
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .initial import Constant, Init, Rule
+from .op_precision import wide
 
 
 class RMSNorm(nn.Module):
@@ -25,11 +26,14 @@ class RMSNorm(nn.Module):
         return {"weight": Constant(0.0 if self.unit_offset else 1.0)}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        if x.dtype == self.weight.dtype and x.dtype in (torch.float32, torch.float64):  # the same numbers in one kernel
+            weight = 1.0 + self.weight if self.unit_offset else self.weight
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        y = wide(x)
+        y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + self.eps)
         if self.unit_offset:
-            return (wide * (1.0 + self.weight.to(wide.dtype))).to(x.dtype)
-        return self.weight.to(x.dtype) * wide.to(x.dtype)
+            return (y * (1.0 + self.weight.to(y.dtype))).to(x.dtype)
+        return self.weight.to(x.dtype) * y.to(x.dtype)
 
 
 class LayerNorm(nn.Module):

@@ -12,6 +12,7 @@ from .context import Context
 from .initial import Init, Rule
 from .norm import RMSNorm
 from .op_mask import Window, attention_mask, keys_of
+from .op_precision import at_least_float32, wide
 from .op_rope import rotary, rotate
 from .op_sinks import joint_sink, new_sinks, share_of_keys, with_sink_key
 
@@ -82,7 +83,7 @@ class SoftmaxAttention(nn.Module):
             scaling=self.scaling,
             **context.extra | hints,
         )
-        return y[:, y.shape[1] - t :, :, :width]
+        return y if y.shape[1] == t and y.shape[-1] == width else y[:, y.shape[1] - t :, :, :width]
 
     def _kernel(self, context: Context, dtype: torch.dtype, plain: bool) -> tuple[str, torch.Tensor | None, dict]:
         """The kernel that can do what this layer asks for in this call, its mask, and its own keywords.
@@ -96,8 +97,7 @@ class SoftmaxAttention(nn.Module):
         if name not in ("eager", "sdpa") and self._describable(context):
             told = {"sliding_window": self.sliding_window, "softcap": self.logit_softcap}
             return name, None, told | {"position_ids": context.positions}
-        wide = torch.promote_types(dtype, torch.float32)
-        return "eager", attention_mask(context, self.window, self.alibi_heads, wide), {}
+        return "eager", attention_mask(context, self.window, self.alibi_heads, at_least_float32(dtype)), {}
 
     def _masked(self, mask: torch.Tensor, dtype: torch.dtype, plain: bool) -> tuple[str, torch.Tensor, dict]:
         """As `_kernel`, with a mask that is given."""
@@ -162,8 +162,7 @@ def eager_attention(module, query, key, value, attention_mask, *, dropout: float
     """
     heads = query.shape[1]
     query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # [B, G, H/G T, D]: a group's queries share its keys
-    scores = _by_head(query @ key.transpose(-1, -2), heads)
-    scores = scores.to(torch.promote_types(query.dtype, torch.float32)) * scaling
+    scores = wide(_by_head(query @ key.transpose(-1, -2), heads)) * scaling
     if module.logit_softcap is not None:
         scores = module.logit_softcap * torch.tanh(scores / module.logit_softcap)
     if attention_mask is None:

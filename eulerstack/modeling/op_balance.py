@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .op_routing import affinity, at_least_float32
+from .op_precision import wide
+from .op_routing import affinity
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def sequence_loss(record: RouterRecord, kind: str) -> torch.Tensor:
 def z_loss(records: list[RouterRecord]) -> torch.Tensor:
     """Mean over the tokens of all layers given of logsumexp(logits)^2 (Zoph et al. 2022, ST-MoE, equation 5)."""
     record = _together(records)
-    square = record.logits.to(at_least_float32(record.logits.dtype)).logsumexp(-1, keepdim=True).square()
+    square = wide(record.logits).logsumexp(-1, keepdim=True).square()
     return _real(square, record.keep).sum() / _tokens(record)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .context import Context
 from .op_blocks import Blocks, blocks_of
-from .op_mask import alibi_slopes, keys_of
+from .op_mask import alibi_bias, keys_of
 
 
 class Group(NamedTuple):
@@ -79,9 +79,7 @@ def mask_of(groups: list[Group], alibi_heads: int, dtype: torch.dtype) -> torch.
     """
     seen, bias = _side_by_side([g.seen for g in groups])[:, None], None
     if alibi_heads:
-        slopes = torch.tensor(alibi_slopes(alibi_heads), dtype=torch.float32, device=seen.device)
-        back = _side_by_side([g.back for g in groups])[:, None]
-        bias = -slopes.to(torch.promote_types(dtype, torch.float32))[:, None, None] * back
+        bias = alibi_bias(_side_by_side([g.back for g in groups])[:, None], alibi_heads, dtype)
     if any(g.nudge is not None for g in groups):
         nudges = [torch.zeros_like(g.seen, dtype=torch.float32) if g.nudge is None else g.nudge for g in groups]
         nudge = _side_by_side(nudges)[:, None]

@@ -7,10 +7,11 @@ B batch, T tokens, L tokens of a chunk.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
+
+from .op_precision import own_precision
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -76,12 +77,6 @@ class _Final(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *_):
         raise RuntimeError("a recurrence in chunks has first gradients only; second ones were asked for")
-
-
-def own_precision(device: torch.device):
-    """No autocast inside: it would run the products of a float32 recurrence in bfloat16."""
-    available = torch.amp.is_autocast_available(device.type)
-    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 def _slices(tokens: int, chunk: int) -> list[slice]:

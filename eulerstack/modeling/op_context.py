@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from .context import Context
 
 PACKING = ("seq_idx", "cu_seq_lens", "cu_seq_lens_q")
+OF_ONE_LENGTH = ("seq_idx", "cu_seq_lens", "max_length")  # how keywords begin that go with tokens of one number only
 
 
 def build_context(x, *, past, attention_mask, position_ids, use_cache, input_ids, extra) -> Context:
@@ -57,6 +58,11 @@ def on_device(context: Context, device: torch.device) -> Context:
         moved = {name: t.to(device) for name, t in tensors.items() if torch.is_tensor(t)}
         context.memo["on", device] = replace(context, **moved, memo={})
     return context.memo["on", device]
+
+
+def for_other_tokens(extra: dict) -> dict:
+    """The keywords `extra` of a call without those that say where documents lie among its tokens."""
+    return {name: value for name, value in extra.items() if not name.startswith(OF_ONE_LENGTH)}
 
 
 def _unless_all(mask: torch.Tensor, value: bool) -> torch.Tensor | None:

@@ -14,8 +14,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from .op_chunks import own_precision
-from .op_timestep import wide
+from .op_precision import own_precision, wide
 
 CHUNK = 64  # tokens; does not change the result
 

@@ -9,10 +9,10 @@ import torch
 from torch.nn import functional as F
 
 from .context import Context
+from .op_context import for_other_tokens
 
 PASSED, INSIDE = 1, 2  # bits of a token in the history: it passed; a document begins there inside a call
 SLACK = 1e-6  # 0.1 * 30 is 3.0000000000000004, and its ceiling is to be 3
-PACKING = ("seq_idx", "cu_seq_lens", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
 def best(score: torch.Tensor, capacity: float, context: Context) -> torch.Tensor:
@@ -100,5 +100,5 @@ def _own(context: Context) -> dict:
 
     `call` is the memo of the whole call, for what must be the same when a checkpointed layer runs again.
     """
-    extra = {name: value for name, value in context.extra.items() if name not in PACKING}
-    return {"memo": {"call": context.memo.get("call", context.memo)}, "extra": extra}
+    memo = {"call": context.memo.get("call", context.memo)}
+    return {"memo": memo, "extra": for_other_tokens(context.extra)}

@@ -13,17 +13,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .initial import Constant, Init, Rule
-from .op_activation import activation as activation_of
+from .op_activation import gating
 from .op_balance import count
 
 
 class Experts(nn.Module):
-    """E gated MLPs, down(act(gate x) * up x), packed in 3D parameters: all get a gradient whoever was chosen."""
+    """E gated MLPs, down(gated(gate x, up x)), packed in 3D parameters: all get a gradient whoever was chosen."""
 
     def __init__(self, d_model: int, *, experts: int, d_ff: int, activation: str, bias: bool):
         super().__init__()
         self.experts = experts
-        self.act = activation_of(activation)
+        self.gated = gating(activation)
         self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * d_ff, d_model))
         self.down_proj = nn.Parameter(torch.empty(experts, d_model, d_ff))
         self.gate_up_bias = nn.Parameter(torch.empty(experts, 2 * d_ff)) if bias else None
@@ -42,7 +42,7 @@ class Experts(nn.Module):
         if _in_one_product(x, gate_up, down):
             ends = sizes.cumsum(0, dtype=torch.int32)
             gate, up = _grouped_linear(x, gate_up, self.gate_up_bias, sizes, ends).chunk(2, dim=-1)
-            return _grouped_linear(self.act(gate) * up, down, self.down_bias, sizes, ends)
+            return _grouped_linear(self.gated(gate, up), down, self.down_bias, sizes, ends)
         hit = [(e, n) for e, n in enumerate(sizes.tolist()) if n] or [(0, 0)]
         packed = (gate_up, self.gate_up_bias, down, self.down_bias)
         if torch.is_grad_enabled():  # unbind's backward writes all experts once; indexing's would once for each expert
@@ -52,12 +52,12 @@ class Experts(nn.Module):
 
     def _one(self, x, gate_up, gate_up_bias, down, down_bias) -> torch.Tensor:
         gate, up = F.linear(x, gate_up, gate_up_bias).chunk(2, dim=-1)
-        return F.linear(self.act(gate) * up, down, down_bias)
+        return F.linear(self.gated(gate, up), down, down_bias)
 
     def batched(self, x: torch.Tensor) -> torch.Tensor:
         """The same on buffers of one length for every expert, [E, C, D] -> [E, C, D]."""
         gate, up = _batched_linear(x, self._in_use("gate_up_proj"), self.gate_up_bias).chunk(2, dim=-1)
-        return _batched_linear(self.act(gate) * up, self._in_use("down_proj"), self.down_bias)
+        return _batched_linear(self.gated(gate, up), self._in_use("down_proj"), self.down_bias)
 
     def _in_use(self, name: str) -> torch.Tensor:
         weight = getattr(self, name)

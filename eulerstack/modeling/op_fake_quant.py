@@ -13,6 +13,8 @@ dtype, scales and rounding are in float32, or float64 for float64.
 import torch
 from torch.nn import functional as F
 
+from .op_precision import wide
+
 FP4_BLOCK = 32
 FORMATS = ("fp4", "fp8", "int8", "bf16", "fp32")
 
@@ -44,8 +46,7 @@ def quantised(x: torch.Tensor, dtype: str) -> torch.Tensor:
         raise ValueError(f"unknown format {dtype!r}; one of {', '.join(FORMATS)}")
     if dtype in ("bf16", "fp32"):
         return x.to(torch.bfloat16 if dtype == "bf16" else torch.float32).to(x.dtype)
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return {"fp4": _mxfp4, "fp8": _fp8, "int8": _int8}[dtype](wide).to(x.dtype)
+    return {"fp4": _mxfp4, "fp8": _fp8, "int8": _int8}[dtype](wide(x)).to(x.dtype)
 
 
 def round_to_float(x: torch.Tensor, mantissa: int, least: int, largest: float) -> torch.Tensor:

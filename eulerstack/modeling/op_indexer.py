@@ -22,6 +22,7 @@ from .norm import RMSNorm
 from .op_blocks import Blocks, places
 from .op_fake_quant import fake_quantise
 from .op_pool import Pool
+from .op_precision import wide
 from .op_rope import rotary, rotate
 
 ARCHES = ("relu_mha", "dot_product", "learned_block_sel")
@@ -60,12 +61,11 @@ class Indexer(nn.Module):
         return rotate(x, *rotary(self.config, context, where, self.width, x.dtype, name))
 
     def _scores(self, x: torch.Tensor, q: torch.Tensor, entries: torch.Tensor, blocks: Blocks) -> torch.Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        products = q.to(wide).transpose(1, 2) @ entries.to(wide).mT[:, None] * self.width**-0.5  # [B, H, T, E]
+        products = wide(q).transpose(1, 2) @ wide(entries).mT[:, None] * self.width**-0.5  # [B, H, T, E]
         if self.arch == "dot_product":
             return products.sum(1)
         if self.arch == "relu_mha":
-            weights = self.weights_proj(x).to(wide) * self.n_heads**-0.5
+            weights = wide(self.weights_proj(x)) * self.n_heads**-0.5
             return (products.relu() * weights.mT[..., None]).sum(1)
         hidden = ~blocks.visible()[:, None]
         return products.masked_fill(hidden, torch.finfo(products.dtype).min).softmax(-1).sum(1)

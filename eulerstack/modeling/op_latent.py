@@ -12,42 +12,45 @@ B batch, T queries, K keys held, H query heads, G key-value heads, M model width
 a key that is read from the latent, R of its other part, V of a value.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
-from torch import nn
 
 from .context import Context
 from .op_attention import SoftmaxAttention
+from .op_linear import matrix_of
 from .op_mask import retain
 
 
-class LatentAttention(SoftmaxAttention):
+class LatentAttention(SoftmaxAttention, ABC):
     """A subclass has `k_up` [G N, L], `v_up` [G V, L] and `o_proj`, sets `sizes` and `absorbable`, and defines
-    `queries`, `latents`, `keys` and, where it can absorb, `absorbed`. Its state is what `latents` gives, [B, K, L + R].
+    `queries`, `latents` and `keys`. Its state is what `latents` gives, [B, K, L + R].
     """
 
     sizes: tuple[int, int, int, int]  # L, N, R, V
     absorbable: bool  # whether no norm or rotation stands between W_k c and the product with q
 
+    @abstractmethod
     def queries(self, x: torch.Tensor, context: Context) -> torch.Tensor:
         """[B, T, M] -> [B, T, H, N + R]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def latents(self, x: torch.Tensor, context: Context) -> torch.Tensor:
         """[B, T, M] -> [B, T, L + R], all that is kept of a token."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keys(self, held: torch.Tensor, context: Context) -> torch.Tensor:
         """[B, K, L + R] -> [B, K, G, N + R]."""
-        raise NotImplementedError
 
     def forward(self, x: torch.Tensor, context: Context, state: dict[str, torch.Tensor] | None = None):
         """[B, T, M] -> (y [B, T, M], new state or None)."""
         q, held = self.queries(x, context), self.latents(x, context)
         if state is not None:
             held = torch.cat((state["latent"], held), 1)
-        bare = is_bare(self.k_up) and is_bare(self.v_up)
-        if self.absorbable and bare and self.absorbing_is_cheaper(q.shape[1], held.shape[1]):
-            y = self.attend_absorbed(q, held, context)
+        absorbs = self.absorbable and self.absorbing_is_cheaper(q.shape[1], held.shape[1])
+        matrices = [matrix_of(up) for up in (self.k_up, self.v_up)] if absorbs else [None]
+        if all(matrix is not None for matrix in matrices):
+            y = self.attend_absorbed(q, held, context, *matrices)
         else:
             y = self.attend_expanded(q, held, context)
         y = self.o_proj(y.flatten(2))
@@ -64,21 +67,14 @@ class LatentAttention(SoftmaxAttention):
         v = self.v_up(held[..., : self.sizes[0]]).unflatten(-1, (self.n_kv_heads, -1))
         return self.attend(q, self.keys(held, context), v, context)
 
-    def attend_absorbed(self, q: torch.Tensor, held: torch.Tensor, context: Context) -> torch.Tensor:
-        """The latents as the one key of all heads, and their first L numbers as its value."""
+    def attend_absorbed(self, q: torch.Tensor, held: torch.Tensor, context: Context, k_up, v_up) -> torch.Tensor:
+        """The latents as the one key of all heads, and their first L numbers as its value; k_up [G N, L], v_up [G V, L]
+        are the matrices."""
         latent, n, _, _ = self.sizes
-        q = torch.cat((_each_group(q[..., :n], self._by_group(self.k_up)), q[..., n:]), -1)
+        k_up, v_up = (up.unflatten(0, (self.n_kv_heads, -1)) for up in (k_up, v_up))
+        q = torch.cat((_each_group(q[..., :n], k_up), q[..., n:]), -1)
         y = self.attend(q, held[:, :, None], held[:, :, None, :latent], context, plain=True)
-        return _each_group(y, self._by_group(self.v_up).transpose(1, 2))
-
-    def _by_group(self, up: nn.Linear) -> torch.Tensor:
-        return getattr(up, "weight_in_use", up.weight).unflatten(0, (self.n_kv_heads, -1))
-
-
-def is_bare(linear: nn.Module) -> bool:
-    """Whether its weight is all that a call of it means: no adapter, quantiser, hook or offloader stands around it."""
-    hooked = linear._forward_pre_hooks or linear._forward_hooks or "forward" in vars(linear)
-    return type(linear) is nn.Linear and not hooked
+        return _each_group(y, v_up.mT)
 
 
 def _each_group(x: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:

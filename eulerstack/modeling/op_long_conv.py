@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from .context import Context
-from .op_chunks import own_precision
+from .op_precision import own_precision
 
 
 def long_conv(u: torch.Tensor, h: torch.Tensor, context: Context) -> torch.Tensor:

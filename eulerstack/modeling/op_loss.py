@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from .op_precision import wide
+
 IGNORED = -100
 
 
@@ -20,10 +22,10 @@ def token_loss(
     logits [..., V], targets [...] int, weights [...] or None for ones. With `items` the sum is divided by it instead,
     so that the calls of an accumulated step add up to one. Computed in float32 or wider.
     """
-    wide = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, -2)
-    flat = targets.flatten().to(wide.device)
-    losses = F.cross_entropy(wide, flat, ignore_index=IGNORED, reduction="none")
-    counted = (flat != IGNORED).to(wide.dtype)
+    logits = wide(logits).flatten(0, -2)
+    flat = targets.flatten().to(logits.device)
+    losses = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="none")
+    counted = (flat != IGNORED).to(logits.dtype)
     if weights is not None:
         counted = counted * weights.flatten().to(counted)
     total = (counted * losses).sum()

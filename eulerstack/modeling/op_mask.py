@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 
 from .context import Context
+from .op_precision import at_least_float32
 
 
 class Window(NamedTuple):
@@ -131,10 +132,15 @@ def alibi_slopes(n_heads: int) -> list[float]:
     return slopes + [2 ** (-4 * i / below) for i in range(1, 2 * (n_heads - below) + 1, 2)]
 
 
+def alibi_bias(distance: torch.Tensor, n_heads: int, dtype: torch.dtype) -> torch.Tensor:
+    """-slope * `distance` [B, 1, T, K] for each head, [B, H, T, K], in `dtype` or float32, whichever is wider."""
+    exact = at_least_float32(dtype)
+    slopes = torch.tensor(alibi_slopes(n_heads), dtype=exact, device=distance.device)
+    return -slopes[:, None, None] * distance
+
+
 def _alibi(context: Context, window: Window, n_heads: int, dtype: torch.dtype, seen: torch.Tensor) -> torch.Tensor:
     """-slope * distance where `seen` [B or 1, 1, T, K], minus infinity elsewhere."""
     count = keys_of(context, window.reach).count
     distance = count[:, None, -context.positions.shape[1] :, None] - count[:, None, None, :]
-    slopes = torch.tensor(alibi_slopes(n_heads), dtype=torch.float32, device=count.device)
-    bias = -slopes.to(torch.promote_types(dtype, torch.float32))[:, None, None] * distance
-    return bias.to(dtype).masked_fill(~seen, -torch.inf)
+    return alibi_bias(distance, n_heads, dtype).to(dtype).masked_fill(~seen, -torch.inf)

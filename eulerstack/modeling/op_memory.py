@@ -3,18 +3,19 @@
 B batch, T tokens.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from .context import Context
 from .initial import Constant, Rule
-from .op_timestep import wide
+from .op_precision import wide
+from .op_state import State, under
 
-State = dict[str, torch.Tensor]
 
-
-class Memory(nn.Module):
+class Memory(nn.Module, ABC):
     """A memory that starts, in a fresh sequence, as learned, plus what `remember` has put into its buffers.
 
     persistence per_query: every document starts there. session: so do documents inside a call, but one that begins a
@@ -63,9 +64,9 @@ class Memory(nn.Module):
         earlier = context.keep.cumsum(1) - context.keep.long()
         return starts & (earlier > 0)
 
+    @abstractmethod
     def held(self, state: State, row: int) -> State:
         """What of a state persists, as it would have been learned, for one row."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def remember(self, state: State, row: int = 0) -> None:
@@ -73,7 +74,7 @@ class Memory(nn.Module):
 
         Raises ValueError if this memory does not persist, or has left nothing in the state.
         """
-        own = {name.removeprefix("memory/"): t for name, t in state.items() if name.startswith("memory/")} or state
+        own = under("memory/", state) or state
         if not own:
             raise ValueError("this memory has written nothing; call it in training or with update_at_inference")
         if self.persistence != "persistent":

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .op_chunks import own_precision
 from .op_memory import unit
-from .op_timestep import wide
+from .op_precision import own_precision, wide
 
 Entries = dict[str, torch.Tensor]  # keys [B, S, C], values [B, S, D], real [B, S] bool
 NEIGHBOURS = 8

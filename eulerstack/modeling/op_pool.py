@@ -17,6 +17,7 @@ from .context import Context
 from .initial import Constant, Init, Rule
 from .op_blocks import Blocks
 from .op_mask import retain
+from .op_precision import wide
 
 POOLS = ("mean", "max", "softmax_gated", "learned_pool")
 
@@ -33,12 +34,12 @@ class Pool(nn.Module):
             setattr(self, f"{name}_proj", nn.Linear(d_model, width, bias=bias))
         if pool == "softmax_gated":
             self.gate_proj = nn.Linear(d_model, width, bias=False)
-        if pool in ("softmax_gated", "learned_pool"):
-            self.position_bias = nn.Parameter(torch.empty(m_block, width))
+        learned = pool in ("softmax_gated", "learned_pool")
+        self.position_bias = nn.Parameter(torch.empty(m_block, width)) if learned else None
 
     def initial(self, init: Init) -> dict[str, Rule]:
         """A new learned pool is a mean."""
-        return {"position_bias": Constant(0.0)} if hasattr(self, "position_bias") else {}
+        return {} if self.position_bias is None else {"position_bias": Constant(0.0)}
 
     def forward(self, x: torch.Tensor, context: Context, blocks: Blocks, state: dict[str, torch.Tensor] | None):
         """[B, T, M] -> (entries of the new blocks by stream, each [B, N, W]; new state or None)."""
@@ -55,11 +56,10 @@ class Pool(nn.Module):
 
     def _weights(self, gates: torch.Tensor | None) -> torch.Tensor | None:
         """Shares of the tokens of a block, [B, N, m, W] or [m, W], summing to one; softmax in float32 or wider."""
-        if not hasattr(self, "position_bias"):
+        if self.position_bias is None:
             return None
         logits = self.position_bias if gates is None else gates + self.position_bias
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        return logits.softmax(-2, dtype=wide).to(logits.dtype)
+        return wide(logits).softmax(-2).to(logits.dtype)
 
     def _pooled(self, tokens: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         if weights is not None:

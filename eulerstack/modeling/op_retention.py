@@ -15,7 +15,7 @@ import math
 import torch
 from torch.nn import functional as F
 
-from .op_chunks import own_precision
+from .op_precision import own_precision
 
 
 def retention(

@@ -10,33 +10,34 @@ from collections.abc import Callable
 import torch
 
 from .context import Context
+from .op_precision import at_least_float32
 
 
 def rotary(
     config, context: Context, positions: torch.Tensor, head_dim: int, dtype: torch.dtype, name, *, whole: bool = False
 ):
-    """cos and sin [B, T, R / 2] in `dtype` for `positions` [B, T]; remembered under `name` for the other layers.
+    """cos and sin [B, T, R] in `dtype` for `positions` [B, T], each pair's twice, the first sin with a minus sign, as
+    `rotate` multiplies them; remembered under `name` for the other layers.
 
     With `whole` all of `head_dim` rotates, whatever the model's share of a head is.
     """
     key = ("rotary", name, head_dim, dtype, whole)
     if key not in context.memo:
-        wide = torch.promote_types(dtype, torch.float32)
-        frequencies, factor = inverse_frequencies(config, head_dim, context.key_positions.max() + 1, wide, whole=whole)
-        angles = positions[..., None].to(wide) * frequencies.to(positions.device)
-        context.memo[key] = ((angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype))
+        exact = at_least_float32(dtype)
+        frequencies, factor = inverse_frequencies(config, head_dim, context.key_positions.max() + 1, exact, whole=whole)
+        angles = positions[..., None].to(exact) * frequencies.to(positions.device)
+        cos, sin = angles.cos() * factor, angles.sin() * factor
+        context.memo[key] = torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
     return context.memo[key]
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, start: int = 0) -> torch.Tensor:
     """Rotate the pairs (x_i, x_{i + R/2}) of the R features of `x` [B, T, H, D] from `start` on."""
-    half = cos.shape[-1]
-    cos, sin = cos[:, :, None], sin[:, :, None]
-    if x.shape[-1] > 2 * half:
-        still, x, rest = x.split((start, 2 * half, x.shape[-1] - start - 2 * half), -1)
-        return torch.cat((still, rotate(x, cos[:, :, 0], sin[:, :, 0]), rest), -1)
-    a, b = x.split(half, -1)
-    return torch.cat((torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)), -1)
+    width = cos.shape[-1]
+    if x.shape[-1] > width:
+        still, turned, rest = x.split((start, width, x.shape[-1] - start - width), -1)
+        return torch.cat((still, rotate(turned, cos, sin), rest), -1)
+    return torch.addcmul(x * cos[:, :, None], x.roll(width // 2, -1), sin[:, :, None])
 
 
 def inverse_frequencies(

@@ -1,8 +1,8 @@
 """The router of a mixture: which experts a token goes to and with what weight, and the bias that evens the choice.
 
-B batch, T tokens, D d_model, E experts, K top_k. A token x has logits W x, affinities s = affinity(W x), and goes to
-the K experts with the largest s (or s + b, where b is the correction bias; or those that a hash of its id names) with
-weights taken from s.
+B batch, T tokens, D d_model, E experts, K top_k. A token x has logits h = W x (+ a learned bias), affinities
+s = affinity(h), and goes to the K experts with the largest s (or s + b, where b is the correction bias; or those that
+a hash of its id names) with weights taken from s.
 """
 
 import torch
@@ -12,16 +12,18 @@ from torch.nn import functional as F
 from .context import Context
 from .initial import Constant, Init, Normal, Rule
 from .op_balance import RouterRecord
-from .op_routing import AFFINITIES, affinity, at_least_float32, hash_experts, within_groups
+from .op_precision import own_precision, wide
+from .op_routing import AFFINITIES, affinity, hash_experts, within_groups
 
 
 class Router(nn.Module):
     """Scores every expert for every token and picks K.
 
-    `weight` is a bare parameter, so that adapters put on every linear layer leave the router alone. With the
-    correction bias (Wang et al. 2024, Auxiliary-Loss-Free Load Balancing) a buffer `correction_bias` `[E]` is added
-    to the affinities when experts are chosen, never to the weights. It stays in float32 when the model is cast to
-    half precision: its steps would be rounded away. `group_limit` None: a token may use every group.
+    `weight` is a bare parameter, so that adapters put on every linear layer leave the router alone; `bias` `[E]` is
+    learned with it and is part of the logits. With the correction bias (Wang et al. 2024, Auxiliary-Loss-Free Load
+    Balancing) a buffer `correction_bias` `[E]` is added to the affinities when experts are chosen, never to the
+    weights. It stays in float32 when the model is cast to half precision: its steps would be rounded away.
+    `group_limit` None: a token may use every group.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Router(nn.Module):
         affinity: str,
         normalize_top_k: bool,
         routed_scale: float,
+        router_bias: bool,
         router_init_std: float | None,
         router_jitter: float,
         bias_correction: dict,
@@ -52,12 +55,14 @@ class Router(nn.Module):
         self.groups, self.group_limit = groups, group_limit
         self.in_float32 = config.dtype_policy == "layered_safe"
         self.weight = nn.Parameter(torch.empty(experts, config.hidden_size))
+        self.bias = nn.Parameter(torch.empty(experts)) if router_bias else None
         if bias_correction["enabled"]:
             self.register_buffer("correction_bias", torch.zeros(experts, dtype=torch.float32))
 
     def initial(self, init: Init) -> dict[str, Rule]:
         weight = init.matrix(self.weight.shape[1]) if self.init_std is None else Normal(self.init_std)
-        return {"weight": weight} | ({"correction_bias": Constant(0.0)} if self.correction["enabled"] else {})
+        zeros = ["bias"] * (self.bias is not None) + ["correction_bias"] * self.correction["enabled"]
+        return {"weight": weight} | dict.fromkeys(zeros, Constant(0.0))
 
     def forward(self, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, RouterRecord]:
         """`x` [B, T, D] -> the weights of the chosen experts [B, T, K], float32 or wider, and the record.
@@ -78,10 +83,9 @@ class Router(nn.Module):
         if self.training and self.jitter > 0:  # the router alone sees the noise (Switch Transformers, table 2)
             x = x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
         if not self.in_float32:
-            return F.linear(x, self.weight)
-        wide = at_least_float32(x.dtype)
-        with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x.to(wide), self.weight.to(wide))
+            return F.linear(x, self.weight, self.bias)
+        with own_precision(x.device):
+            return F.linear(wide(x), wide(self.weight), None if self.bias is None else wide(self.bias))
 
     def _chosen(self, choice: torch.Tensor, context: Context) -> torch.Tensor:
         """The experts of each token, [B, T, K] int, the best first (of a hash: in the order drawn)."""

@@ -6,6 +6,8 @@ E experts in G consecutive groups, K top_k.
 import torch
 from torch.nn import functional as F
 
+from .op_precision import wide
+
 AFFINITIES = ("softmax", "sigmoid", "sqrt_softplus")
 WORD = 0xFFFFFFFF
 STEP = 0x9E3779B9  # 2^32 over the golden ratio: its multiples are far from one another
@@ -17,7 +19,7 @@ def affinity(logits: torch.Tensor, kind: str) -> torch.Tensor:
     softmax: over the experts (Fedus et al. 2021, Switch Transformers, equation 1). sigmoid: each expert for itself
     (DeepSeek-V3, equation 15). sqrt_softplus: sqrt(log(1 + exp(x))) (DeepSeek-V4).
     """
-    x = logits.to(at_least_float32(logits.dtype))
+    x = wide(logits)
     if kind == "softmax":
         return x.softmax(-1)
     if kind == "sigmoid":
@@ -25,10 +27,6 @@ def affinity(logits: torch.Tensor, kind: str) -> torch.Tensor:
     # Far below zero it is exp(x / 2), whose gradient is finite where softplus underflows. The branch that `where` does
     # not take must stay finite too: zero times infinity is not zero.
     return torch.where(x < -30, (x.clamp(max=0) / 2).exp(), F.softplus(x.clamp(min=-30)).sqrt())
-
-
-def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def within_groups(choice: torch.Tensor, groups: int, limit: int, best: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ import math
 import torch
 
 from .op_chunks import ChunkRule, Tensors, scan_chunks
-from .op_timestep import wide
+from .op_precision import wide
 
 
 def _decays(exponents: torch.Tensor, resets: torch.Tensor | None) -> Tensors:

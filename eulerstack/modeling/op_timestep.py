@@ -8,12 +8,9 @@ import math
 import torch
 from torch.nn import functional as F
 
+from .op_precision import wide
+
 STEP_MIN, STEP_MAX, STEP_FLOOR = 1e-3, 1e-1, 1e-4  # range of the first steps (Gu & Dao 2023, section 3.6)
-
-
-def wide(x: torch.Tensor) -> torch.Tensor:
-    """`x` in float32, or as it is when it is float64 already: the recurrences run in this precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def step_sizes(logits: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:

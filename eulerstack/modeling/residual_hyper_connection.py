@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .initial import Constant, Init, Normal, Rule, Sampled
+from .op_precision import own_precision, wide
 from .op_sinkhorn import sinkhorn
 
 SCALE = 0.01  # of the dynamic part at the start (both papers)
@@ -75,21 +76,21 @@ class Residual(nn.Module):
 
     def read(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """x [B, T, n, D] -> what the branch reads [B, T, D], and for `write` post [B, T, n] and mix [B, T, n, n]."""
-        with torch.autocast(x.device.type, enabled=False):
-            streams = _wide(x)
+        with own_precision(x.device):
+            streams = wide(x)
             pre, post, mix = self._weights(streams)
             return (pre.unsqueeze(-2) @ streams).squeeze(-2).to(x.dtype), (post, mix)
 
     def write(self, x: torch.Tensor, y: torch.Tensor, link: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """The streams [B, T, n, D] after the branch gave `y` [B, T, D] for what it read from the streams `x`."""
         post, mix = link
-        with torch.autocast(x.device.type, enabled=False):
-            return (mix.mT @ _wide(x) + post[..., None] * _wide(y).unsqueeze(-2)).to(x.dtype)
+        with own_precision(x.device):
+            return (mix.mT @ wide(x) + post[..., None] * wide(y).unsqueeze(-2)).to(x.dtype)
 
     def _weights(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """pre [B, T, n], post [B, T, n], mix [B, T, n, n] for x [B, T, n, D]."""
         together, n = self.mixing == "birkhoff", self.n
-        weight, bias, scale = (_wide(p) for p in (self.weight, self.bias, self.scale))
+        weight, bias, scale = (wide(p) for p in (self.weight, self.bias, self.scale))
         u = x.flatten(-2) if together else x
         z = F.linear(u, weight) * torch.rsqrt(u.square().mean(-1, keepdim=True) + self.eps)  # = W rms(u)
         z = (z if together else z.tanh()).split(self.sizes, dim=-1)
@@ -97,9 +98,5 @@ class Residual(nn.Module):
         if together:
             return pre.sigmoid(), 2.0 * post.sigmoid(), sinkhorn(mix.unflatten(-1, (n, n)), self.sinkhorn_iters)
         if self.mixing == "learned_lowrank":
-            mix = torch.eye(n, dtype=mix.dtype, device=mix.device) + mix @ _wide(self.right)
+            mix = torch.eye(n, dtype=mix.dtype, device=mix.device) + mix @ wide(self.right)
         return pre.squeeze(-1), post.squeeze(-1), mix
-
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

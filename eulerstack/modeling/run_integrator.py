@@ -42,7 +42,7 @@ class Run(nn.Module):
     def _step(self, x: torch.Tensor, walk: Walk, h: float) -> torch.Tensor:
         if self.method == "discrete":
             return walk.layer(self.layer, x)
-        k1 = walk.layer(self.layer, x) - x
+        k1 = self._branch(x, walk)
         if self.method == "ode_euler":
             return x + h * k1
         k2 = self._branch(x + h / 2 * k1, walk)

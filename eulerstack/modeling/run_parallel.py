@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from .context import Context
 from .norm import RMSNorm
 from .op_mask import Window, attention_mask
+from .op_precision import wide
 from .walk import Walk
 
 
@@ -67,8 +68,7 @@ class Run(nn.Module):
         if self.merge == "concat":
             return torch.cat(changes, -1)
         if self.merge == "gated":
-            scores = self.gate(_as_read(_single(x), self.gate))
-            weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1).to(x.dtype)
+            weights = wide(self.gate(_as_read(_single(x), self.gate))).softmax(-1).to(x.dtype)
             weights = weights if x.dim() == 3 else weights[:, :, None]
             return sum(weights[..., i, None] * change for i, change in enumerate(changes))
         if self.merge == "add":
@@ -95,10 +95,10 @@ class CrossAttention(nn.Module):
     def __init__(self, config):
         super().__init__()
         self.n_heads, self.head_dim = config.num_attention_heads, config.head_dim
-        d, wide = config.hidden_size, self.n_heads * self.head_dim
+        d, width = config.hidden_size, self.n_heads * self.head_dim
         self.q_norm, self.kv_norm = (RMSNorm(d, config.rms_norm_eps) for _ in range(2))
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d, wide, bias=False) for _ in range(3))
-        self.o_proj = nn.Linear(wide, d, bias=False)
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d, width, bias=False) for _ in range(3))
+        self.o_proj = nn.Linear(width, d, bias=False)
 
     def forward(self, target: torch.Tensor, source: torch.Tensor, context: Context, state: dict | None):
         """target and source [B, T, D] -> (y [B, T, D], new state or None)."""

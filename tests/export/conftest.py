@@ -38,6 +38,7 @@ MOE = {
     "load_balance_coef": 0.0,
     "capacity_factor": 1.25,
     "capacity_drop_policy": "overflow",
+    "router_bias": True,
     "router_init_std": None,
     "router_jitter": 0.0,
     "bias_correction": {"enabled": True, "update_rate": 0.001, "target_imbalance": 0.0},

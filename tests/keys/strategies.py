@@ -13,7 +13,7 @@ MIXERS = run_path(str(Path(__file__).with_name("strategies_of_mixers.py")))
 some, every, whole, mixer = (MIXERS[name] for name in ("some", "every", "whole", "mixer"))
 Sizes, BOOL = MIXERS["Sizes"], MIXERS["BOOL"]
 LENGTH = 64  # max_seq_len, so that learned positions and dynamic scaling see no token beyond it
-GATES = ("swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2")
+GATES = ("swiglu", "geglu", "swiglu_clamped", "gelu", "gelu_tanh", "relu", "relu2")
 
 
 @st.composite
@@ -27,6 +27,7 @@ def moe(draw):
         d_ff=st.integers(1, 9),
         z_loss=(0.0, 0.01),
         load_balance_coef=(0.0, 0.02),
+        router_bias=BOOL,
         router_init_std=(0.5,),
         router_jitter=(0.0, 0.1),
     )
@@ -49,7 +50,7 @@ def routing(experts: int, top_k: int):
 def ffn():
     bias = {"bias": BOOL}
     return st.one_of(
-        every(whole(type="mlp"), some(activation=GATES[2:], **bias)),
+        every(whole(type="mlp"), some(activation=GATES[3:], **bias)),
         every(whole(type="gated_mlp"), some(activation=GATES, **bias)),
         every(whole(type="moe", moe=moe()), some(activation=GATES, **bias)),
         whole(type="none"),

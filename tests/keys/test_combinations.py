@@ -8,10 +8,8 @@ import os
 from pathlib import Path
 from runpy import run_path
 
-import pytest
 import torch
 from hypothesis import HealthCheck, given, reject, settings
-from torch.utils.checkpoint import checkpoint
 
 from eulerstack.compiler.runtime import runtime_config
 from eulerstack.errors import EulerStackError
@@ -20,9 +18,10 @@ from eulerstack.ir.costs import costs
 from eulerstack.ir.normalizer import normalize_to_ir
 from eulerstack.ir.shrink import shrink
 from eulerstack.ir.tensors import buffers, parameters
-from eulerstack.modeling.layer import DecoderLayer
 from eulerstack.modeling.recipe import generate
 
+CALLS = run_path(str(Path(__file__).parents[1] / "calls.py"))
+logits, in_chunks, checkpoint_layers = (CALLS[name] for name in ("logits", "in_chunks", "checkpoint_layers"))
 PRESETS = run_path(str(Path(__file__).with_name("strategies.py")))["presets"]
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
 SETTINGS = settings(
@@ -44,14 +43,6 @@ def close(a, b, bound=1e-8):
     assert gap < bound, f"{gap:.1e} of the largest apart"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _few_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def made(ir):
     """The model in float64, nothing in it at a special value such as zero."""
     torch.manual_seed(0)
@@ -64,22 +55,6 @@ def made(ir):
 
 def stored(ir) -> dict:
     return {tensor.name: tensor.shape for tensor in plan(build_on_meta(runtime_config(ir)))}
-
-
-def logits(model, ids, **named):
-    with torch.no_grad():
-        return model(input_ids=ids, use_cache=False, **named).logits
-
-
-def in_chunks(model, ids, lengths, **named):
-    past, out, at = None, [], 0
-    for n in lengths:
-        cut = {key: value[:, at : at + n] for key, value in named.items()}
-        with torch.no_grad():
-            o = model(input_ids=ids[:, at : at + n], cache=past, use_cache=True, **cut)
-        past, at = o.past_key_values, at + n
-        out.append(o.logits)
-    return torch.cat(out, 1)
 
 
 def valid(tree):
@@ -126,10 +101,7 @@ def trained(model, ids=IDS):
 
 
 def checkpointing_changes_nothing(model):
-    other = copy.deepcopy(model)
-    for layer in (module for module in other.modules() if isinstance(module, DecoderLayer)):
-        layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = lambda f, *a: checkpoint(f, *a, use_reentrant=False)
+    other = checkpoint_layers(copy.deepcopy(model), reentrant=False)
     for p, q in zip(trained(other).parameters(), trained(model).parameters(), strict=True):
         close(p.grad, q.grad)
 
@@ -153,10 +125,10 @@ def the_past_is_all(model, across_calls):
     other[:, 9:] = (IDS[:, 9:] + 7) % 270
     close(logits(model, other)[:, :9], whole[:, :9])
     for lengths in ((1,) * T, (7, 1, 5, 6)):
-        close(in_chunks(model, IDS, lengths), whole)
+        close(in_chunks(model, IDS, lengths)[0], whole)
     apart = tokens_come_alone(model)
     for lengths in ((13, 2, 3),) if across_calls else ((5, 4, 7, 2), LENGTHS):
-        close(in_chunks(model, PACKED, lengths, position_ids=PLACES), apart)
+        close(in_chunks(model, PACKED, lengths, position_ids=PLACES)[0], apart)
     _uneven_rows_go_on(model, whole)
 
 
@@ -199,7 +171,7 @@ def it_generates(model):
 def half_precision_runs(ir):
     model = build(runtime_config(ir), torch.bfloat16)
     trained(model)
-    assert in_chunks(model.eval(), IDS, (7, 1, 11)).isfinite().all()
+    assert in_chunks(model.eval(), IDS, (7, 1, 11))[0].isfinite().all()
 
 
 @SETTINGS

@@ -32,6 +32,7 @@ RETNET, N = {f"{T}.mixer": {"type": "retnet"}}, f"{T}.mixer<retnet>.retnet"
 HYENA, Y = {f"{T}.mixer": {"type": "hyena", "hyena": {"filter_hidden": 8}}}, f"{T}.mixer<hyena>.hyena"
 TTT, W = {f"{T}.mixer": {"type": "ttt_layer"}}, f"{T}.mixer<ttt_layer>.ttt"
 EXPERTS, EIGHT = {f"{T}.ffn": MOE}, {f"{T}.ffn": {"type": "moe", "moe": {"experts": 8, "top_k": 2}}}
+GATES = ("swiglu", "geglu", "swiglu_clamped", "gelu_tanh", "relu", "relu2")
 HASH = {"type": "hash", "hash_salt": 5}
 YARN = {"model.max_seq_len": 2048, R: {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}}
 YARN |= {"model.head_dim": 16}
@@ -214,10 +215,10 @@ ACTS = [
     Row(f"{Y}.short_conv", (..., 1, 4), "shapes", given=HYENA, alike=(3,)),
     Row(f"{T}.ffn<mlp>.activation", ("gelu", "gelu_tanh", "relu", "relu2"), given={f"{T}.ffn.type": "mlp"}),
     Row(f"{T}.ffn<mlp>.bias", (False, True), "shapes", given={f"{T}.ffn.type": "mlp"}, alike=(...,)),
-    Row(f"{T}.ffn<gated_mlp>.activation", ("swiglu", "geglu", "gelu_tanh", "relu", "relu2"), alike=(...,)),
+    Row(f"{T}.ffn<gated_mlp>.activation", GATES, alike=(...,)),
     Row(f"{T}.ffn<gated_mlp>.activation", ("gelu",), alike=("geglu",)),
     Row(f"{T}.ffn<gated_mlp>.bias", (False, True), "shapes", alike=(...,)),
-    Row(f"{T}.ffn<moe>.activation", ("swiglu", "geglu", "gelu_tanh", "relu", "relu2"), given=EXPERTS, alike=(...,)),
+    Row(f"{T}.ffn<moe>.activation", GATES, given=EXPERTS, alike=(...,)),
     Row(f"{T}.ffn<moe>.activation", ("gelu",), given=EXPERTS, alike=("geglu",)),
     Row(f"{T}.ffn<moe>.bias", (False, True), "shapes", given=EXPERTS, alike=(...,)),
     Row(f"{M}.experts", (4, 3), "shapes", given=EXPERTS),
@@ -236,6 +237,9 @@ ACTS = [
     Row(f"{M}.capacity_factor", (..., 0.5), "train", ("logits",), EXPERTS | {f"{M}.capacity_drop_policy": "pad"}),
     Row(f"{M}.capacity_drop_policy", ("overflow", "drop"), "train", ("logits",), EXPERTS),
     Row(f"{M}.capacity_drop_policy", ("drop", "pad"), "config", ("logits", "train"), EXPERTS),
+    Row(f"{M}.router_bias", (False, True), "shapes", given=EXPERTS, alike=(...,)),
+    Row(f"{M}.router_bias", (False, True), given=EXPERTS | {f"{M}.routing": HASH}),
+    Row(f"{M}.router_bias", (False, True), given=EXPERTS),
     Row(f"{M}.router_init_std", (..., 0.5), "drawn", ("logits",), EXPERTS),
     Row(f"{M}.router_jitter", (..., 0.3), "train", ("logits",), EXPERTS),
     Row(f"{M}.bias_correction.enabled", (False, True), "moved", ("logits",), EXPERTS, alike=(...,)),
@@ -304,7 +308,7 @@ ACTS = [
     Row(f"{V}.attention.attn_drop", (..., 0.5), "train", ("logits",)),
     Row(f"{V}.norm.type", ("rmsnorm", "layernorm"), alike=(...,)),
     Row(f"{V}.norm.position", ("pre", "post", "sandwich", "post_branch"), alike=(...,)),
-    Row(f"{V}.ffn.activation", ("swiglu", "geglu", "gelu_tanh", "relu", "relu2"), alike=(...,)),
+    Row(f"{V}.ffn.activation", GATES, alike=(...,)),
     Row(f"{V}.ffn.activation", ("gelu",), alike=("geglu",)),
     Row(f"{T}.mixer", (ATTENTION, BRANCHED[f"{T}.mixer"]), "shapes"),
     Row(f"{X}.branches.*", (ATTENTION, MAMBA2[f"{T}.mixer"]), "shapes", given=BRANCHED),

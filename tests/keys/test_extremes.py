@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from eulerstack.compiler.closure import parts
 from eulerstack.compiler.runtime import runtime_config
 from eulerstack.export.build import build
 from eulerstack.ir.costs import costs
@@ -174,6 +175,12 @@ EXTREMES = {
     "a latent of one": layers(attention(latent_dim=1, window=3)),
     "wide stream": {"compatibility.dtype_policy": "layered_safe", "head.logit_softcap": 3.0, "embedding.scale": 4.0},
 }
+
+
+def test_every_part_stands_in_an_extreme(preset, part_modules):
+    trees = (preset(keys) for keys in EXTREMES.values())
+    found = {part for tree in trees for part in parts(runtime_config(normalize_to_ir(tree)))}
+    assert found == part_modules
 
 
 @pytest.fixture(params=["full", "small"])

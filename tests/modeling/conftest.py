@@ -7,6 +7,7 @@ import importlib
 import json
 import shutil
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from eulerstack.modeling.decoder import Decoder
 from eulerstack.modeling.layer import build_part
 
 FOLDER = Path(eulerstack.modeling.__path__[0])
+ROWS = run_path(str(Path(__file__).with_name("rows.py")))
 PRE = {"type": "rmsnorm", "position": "pre", "unit_offset": False, "bias": True}
 SEQUENTIAL = {"type": "sequential", "scaling": 1.0}
 
@@ -140,36 +142,29 @@ def export(payload: dict, folder: Path):
     return model
 
 
-@pytest.fixture(name="block", scope="session")
-def _block():
-    return block
+@pytest.fixture(params=ROWS["VARIANTS"])
+def rows(request):
+    """Rows with and without padding and borders of documents (rows.py)."""
+    return ROWS["VARIANTS"][request.param]
 
 
-@pytest.fixture(name="payload", scope="session")
-def _payload():
-    return payload
+@pytest.fixture(scope="session")
+def rows_of():
+    """`rows_of(keep, starts, shape)`: other rows."""
+    return ROWS["Rows"]
 
 
-@pytest.fixture(name="made", scope="session")
-def _made():
-    return made
+@pytest.fixture(scope="session")
+def plain():
+    """Rows of one document each, without padding."""
+    return ROWS["VARIANTS"]["plain"]
 
 
-@pytest.fixture(name="build", scope="session")
-def _build():
-    return build
+def given(function):
+    """The fixture that is the function itself, under its name."""
+    return pytest.fixture(name=function.__name__, scope="session")(lambda: function)
 
 
-@pytest.fixture(name="export", scope="session")
-def _export():
-    return export
-
-
-@pytest.fixture(name="options", scope="session")
-def _options():
-    return options
-
-
-@pytest.fixture(name="part", scope="session")
-def _part():
-    return part
+_block, _payload, _made, _build, _export, _options, _part = map(
+    given, (block, payload, made, build, export, options, part)
+)

@@ -2,12 +2,15 @@ import copy
 import os
 import subprocess
 import sys
+from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
 from torch.nn import functional as F
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+checkpoint_layers = run_path(str(Path(__file__).parents[1] / "calls.py"))["checkpoint_layers"]
 T = 11
 
 
@@ -169,9 +172,7 @@ def test_cache_is_off_in_training_unless_asked_for_and_never_under_checkpointing
     model.train()
     assert model(ids).past_key_values is None
     assert model(ids, use_cache=True).past_key_values is not None
-    for layer in model.model.layers:
-        layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = lambda f, *a: torch.utils.checkpoint.checkpoint(f, *a, use_reentrant=False)
+    checkpoint_layers(model, reentrant=False)
     assert model(ids, use_cache=True).past_key_values is None
     assert run(model, ids, use_cache=True).past_key_values is not None  # no gradient: nothing runs twice
 

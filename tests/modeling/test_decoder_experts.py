@@ -1,11 +1,16 @@
 """What the decoder does with the records of its mixtures of experts."""
 
+from pathlib import Path
+from runpy import run_path
+
 import pytest
 import torch
 from torch.nn import functional as F
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 from eulerstack.modeling.op_balance import balance_loss, z_loss
+
+checkpoint_layers = run_path(str(Path(__file__).parents[1] / "calls.py"))["checkpoint_layers"]
 
 
 @pytest.fixture
@@ -82,11 +87,7 @@ def test_mixture_of_experts_losses_can_be_switched_off(mixture, ids):
 def test_correction_bias_moves_once_a_training_step(mixture, ids, reentrant):
     model = mixture(bias_correction={"enabled": True, "update_rate": 0.125, "target_imbalance": 0.0})
     if reentrant is not None:
-        for layer in model.model.layers:
-            layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = lambda f, *a: torch.utils.checkpoint.checkpoint(
-                f, *a, use_reentrant=reentrant
-            )
+        checkpoint_layers(model, reentrant)
     bias = model.model.layers[0].ffn.router.correction_bias
     run(model, ids)
     model.train()

@@ -4,6 +4,8 @@ B batch, T tokens, D model width.
 """
 
 import math
+from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 
 import pytest
@@ -13,15 +15,12 @@ from torch.nn import functional as F
 from eulerstack.modeling.context import Context
 from eulerstack.modeling.depth_gate import DepthGate, DepthRecord
 
-B, T, D = 3, 11, 6
+DEPTHS = run_path(str(Path(__file__).with_name("depths.py")))
+B, T, KEEP, CAPACITIES, every_fact, documents, best_by_hand = (
+    DEPTHS[name] for name in ("B", "T", "KEEP", "CAPACITIES", "every_fact", "documents", "best_by_hand")
+)
+D = 6
 ROUTERS = ("top_k", "learned_gate")
-KEEP = torch.ones(B, T, dtype=torch.bool)
-KEEP[0, :4] = KEEP[1, 7:] = KEEP[2, 5] = False
-STARTS = torch.zeros(B, T, dtype=torch.bool)
-STARTS[0, 6] = STARTS[1, 2] = STARTS[1, 3] = STARTS[2, 8] = True
-FACTS = [{}, {"keep": KEEP}, {"starts": STARTS}, {"keep": KEEP, "starts": STARTS}]
-every_fact = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: "+".join(facts) or "plain")
-CAPACITIES = (0.01, 0.3, 0.5, 1.0)
 
 
 def gate(router: str, capacity: float = 0.4) -> DepthGate:
@@ -63,28 +62,6 @@ def scores(made: DepthGate, x: torch.Tensor) -> torch.Tensor:
             size = math.sqrt(sum(v * v for v in values) / D + 1e-5)
             r[b, t] = sum(w * v / size for w, v in zip(weight, values, strict=True)) + bias
     return r
-
-
-def documents(facts: dict) -> list[list[int]]:
-    """The real tokens of each document as places b * T + t."""
-    found = []
-    for b in range(B):
-        found.append([])
-        for t in range(T):
-            if facts.get("starts") is not None and facts["starts"][b, t]:
-                found.append([])
-            if facts.get("keep") is None or facts["keep"][b, t]:
-                found[-1].append(b * T + t)
-    return found
-
-
-def best_by_hand(r: torch.Tensor, capacity: float, facts: dict) -> torch.Tensor:
-    chosen, flat = torch.zeros(B * T, dtype=torch.bool), r.flatten()
-    for places in documents(facts):
-        count = math.ceil(round(capacity * len(places), 6))
-        for place in sorted(places, key=lambda p: -flat[p].item())[:count]:
-            chosen[place] = True
-    return chosen.view(B, T)
 
 
 def layer(x: torch.Tensor, seen: Context) -> torch.Tensor:

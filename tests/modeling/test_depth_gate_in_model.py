@@ -4,6 +4,8 @@ B batch, T tokens.
 """
 
 import copy
+from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch.nn import functional as F
 
 from eulerstack.modeling.context import Context
 
+CALLS = run_path(str(Path(__file__).parents[1] / "calls.py"))
+logits, in_chunks, checkpoint_layers = (CALLS[name] for name in ("logits", "in_chunks", "checkpoint_layers"))
 ROUTERS = ("top_k", "learned_gate")
 
 
@@ -34,21 +38,6 @@ def model(request, build, payload, block):
 @pytest.fixture
 def ids():
     return torch.randint(2, 67, (3, 23), generator=torch.Generator().manual_seed(1))
-
-
-def logits(model, ids, **named):
-    with torch.no_grad():
-        return model(input_ids=ids, **{"use_cache": False} | named).logits
-
-
-def in_chunks(model, ids, lengths, **named):
-    past, out, at = None, [], 0
-    for n in lengths:
-        cut = {key: value[:, at : at + n] for key, value in named.items()}
-        with torch.no_grad():
-            o = model(input_ids=ids[:, at : at + n], cache=past, use_cache=True, **cut)
-        past, at, out = o.past_key_values, at + n, [*out, o.logits]
-    return torch.cat(out, 1), past
 
 
 def close(a, b):
@@ -136,12 +125,7 @@ def test_checkpointing_changes_nothing(reentrant, ffn, build, payload, block, id
     options = {"ffn_options": {"bias_correction": correction}} if ffn == "moe" else {}
     blocks = [gated(block, ffn=ffn, **options), gated(block, "learned_gate", "mamba2")]
     model = build(payload(*blocks, output_router_logits=True), torch.float64)
-    other = copy.deepcopy(model)
-    for part in other.model.layers:
-        part.gradient_checkpointing = True
-        part._gradient_checkpointing_func = lambda f, *a: torch.utils.checkpoint.checkpoint(
-            f, *a, use_reentrant=reentrant
-        )
+    other = checkpoint_layers(copy.deepcopy(model), reentrant)
     mask = torch.ones_like(ids)
     mask[0, :5] = 0
     for m in (model, other):

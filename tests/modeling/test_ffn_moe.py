@@ -20,8 +20,8 @@ GROUPS = NOTHING | {"groups": 3, "group_limit": 2}
 DEFAULTS = {
     "activation": "swiglu", "bias": False, "d_ff": 11, "experts": 5, "top_k": 2, "affinity": "softmax",
     "normalize_top_k": True, "routed_scale": 1.0, "shared_experts": 0, "shared_d_ff": 9, "z_loss": 0.0,
-    "load_balance_coef": 0.01, "capacity_factor": 1.0, "capacity_drop_policy": "overflow", "router_init_std": None,
-    "router_jitter": 0.0, "bias_correction": OFF, "routing": LEARNED, "balance": NOTHING,
+    "load_balance_coef": 0.01, "capacity_factor": 1.0, "capacity_drop_policy": "overflow", "router_bias": False,
+    "router_init_std": None, "router_jitter": 0.0, "bias_correction": OFF, "routing": LEARNED, "balance": NOTHING,
 }  # fmt: skip
 
 
@@ -38,6 +38,14 @@ def context(b, t, keep=None, starts=None):
     return Context(positions=torch.arange(t).expand(b, t), keep=keep, starts=starts, input_ids=ids)
 
 
+GATED = {
+    "swiglu": lambda gate, up: gate / (1 + (-gate).exp()) * up,
+    "swiglu_clamped": lambda gate, up: (
+        (up.clip(-7, 7) + 1) * gate.clip(max=7) / (1 + (-1.702 * gate.clip(max=7)).exp())
+    ),
+}
+
+
 def naive(made, x, keep):
     """The same layer, one token and one expert at a time, straight from the formulas; `made` in float64."""
     options, router, experts = made.options, made.router, made.experts
@@ -45,7 +53,7 @@ def naive(made, x, keep):
     chosen = []  # for each token: [(expert, weight), ...], first choice first
     hashed = hash_experts(context(*x.shape[:2]).input_ids, 11, options["experts"], options["top_k"]).flatten(0, 1)
     for n, token in enumerate(x.flatten(0, 1)):
-        h = router.weight @ token
+        h = router.weight @ token + (router.bias if options["router_bias"] else 0)
         s = {
             "softmax": lambda h: h.exp() / h.exp().sum(),
             "sigmoid": lambda h: 1 / (1 + (-h).exp()),
@@ -65,7 +73,7 @@ def naive(made, x, keep):
             e, weight = chosen[n][choice]
             places[e] += real[n]
             if capacity == math.inf or (real[n] and places[e] <= capacity):
-                y[n] = y[n] + weight * expert(experts, e, token)
+                y[n] = y[n] + weight * expert(experts, e, token, options)
     y = torch.stack(y).view_as(x)
     return y if made.shared is None else y + made.shared(x, None)[0]
 
@@ -80,11 +88,11 @@ def allowed(scores, options):
     return [e for g in best for e in members[g].tolist()]
 
 
-def expert(experts, e, token):
+def expert(experts, e, token, options):
     h = experts.gate_up_proj[e] @ token
     h = h if experts.gate_up_bias is None else h + experts.gate_up_bias[e]
     gate, up = h.chunk(2)
-    y = experts.down_proj[e] @ (gate / (1 + (-gate).exp()) * up)
+    y = experts.down_proj[e] @ GATED[options["activation"]](gate, up)
     return y if experts.down_bias is None else y + experts.down_bias[e]
 
 
@@ -100,6 +108,9 @@ def expert(experts, e, token):
         {"experts": 6, "balance": GROUPS, "top_k": 3},
         {"experts": 6, "balance": GROUPS, "bias_correction": ON},
         {"routing": HASH, "top_k": 3},
+        {"router_bias": True, "activation": "swiglu_clamped", "bias": True, "shared_experts": 1},
+        {"router_bias": True, "routing": HASH},
+        {"router_bias": True, "experts": 6, "balance": GROUPS, "bias_correction": ON},
     ],
 )
 @pytest.mark.parametrize("padding", [False, True])
@@ -182,21 +193,25 @@ KINDS = [
     {"routing": HASH, "normalize_top_k": False},
     {"balance": GROUPS | {"sequence_aux_coef": 0.1}},
     {"balance": GROUPS, "bias_correction": ON, "affinity": "sigmoid"},
+    {"router_bias": True, "activation": "swiglu_clamped"},
+    {"router_bias": True, "routing": HASH},
 ]
+
+KIND_NAMES = ["learned", "hash", "groups", "corrected groups", "biased", "biased hash"]
 
 
 @pytest.mark.parametrize("policy", ["overflow", "drop", "pad"])
-@pytest.mark.parametrize("kind", KINDS, ids=["learned", "hash", "groups", "biased groups"])
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_NAMES)
 def test_every_parameter_gets_a_finite_gradient_from_one_token(policy, kind):
     made = moe(bias=True, experts=9, capacity_drop_policy=policy, shared_experts=1, **kind).train()
     made(torch.randn(1, 1, 14), context(1, 1))[0].sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in made.parameters())
     idle = made.experts.gate_up_proj.grad.abs().amax((1, 2)) == 0
     assert idle.sum() == 7  # two experts were chosen
-    assert made.router.weight.grad.abs().max() > 0
+    assert all(p.grad.abs().max() > 0 for p in made.router.parameters())
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["learned", "hash", "groups", "biased groups"])
+@pytest.mark.parametrize("kind", KINDS, ids=KIND_NAMES)
 def test_work_grows_with_the_chosen_experts_and_not_with_all(kind):
     """The products of a forward and backward pass, counted: 2 of 6 experts cost what 2 of 48 do, 4 twice as much."""
 

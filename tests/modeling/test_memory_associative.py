@@ -46,26 +46,18 @@ def head_by_hand(m: Memory, row, h, size, keep, starts):
     return torch.stack(reads)
 
 
-def by_hand(m, x, keep, starts):
+def row_by_hand(m: Memory, row, keep, starts):
     heads, size = m.weight.shape[:2]
-    rows = []
-    for row, real, borders in zip(x, keep, starts, strict=True):
-        reads = [head_by_hand(m, row, h, size, real, borders) for h in range(heads)]
-        rows.append(torch.cat(reads, 1) @ m.o_proj.weight.T)
-    return torch.stack(rows)
+    reads = [head_by_hand(m, row, h, size, keep, starts) for h in range(heads)]
+    return torch.cat(reads, 1) @ m.o_proj.weight.T
 
 
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("inner_lr", [1e-3, 0.7, 30.0])
-def test_reads_and_gradients(masked, inner_lr):
+def test_reads_and_gradients(masked, inner_lr, rows_of):
     m, x = memory(inner_lr=inner_lr), tokens()
-    keep, starts = (KEEP, STARTS) if masked else (None, None)
-    got, _ = m(x, Context(torch.arange(T).expand(B, T), keep, starts), None)
-    want = by_hand(m, x, KEEP if masked else torch.ones_like(KEEP), STARTS if masked else torch.zeros_like(STARTS))
-    real = KEEP if masked else torch.ones_like(KEEP)
-    torch.testing.assert_close(got[real], want[real])
-    leaves, up = [x, *m.parameters()], torch.randn_like(got[real])
-    torch.testing.assert_close(*(torch.autograd.grad(y[real], leaves, up) for y in (got, want)))
+    rows = rows_of(*((KEEP, STARTS) if masked else (None, None)), (B, T))
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x))
 
 
 def test_the_step_is_implicit():

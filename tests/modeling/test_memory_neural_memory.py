@@ -59,33 +59,24 @@ def row_by_hand(m: Memory, row, keep, starts):
     return torch.stack(outputs)
 
 
-def by_hand(m, x, keep, starts):
-    return torch.stack([row_by_hand(m, *rows) for rows in zip(x, keep, starts, strict=True)])
-
-
 @pytest.mark.parametrize("inner_lr", [1e-3, 0.3, 30.0])
 @pytest.mark.parametrize(
     ("keep", "starts"),
     [(None, None), (KEEP, STARTS), (None, STARTS), (KEEP, None)],
     ids=["plain", "both", "packed", "padded"],
 )
-def test_reads_and_gradients(keep, starts, inner_lr):
-    m, x = memory(inner_lr=inner_lr), tokens()
-    got, _ = m(x, Context(torch.arange(T).expand(B, T), keep, starts), None)
-    real = torch.ones_like(KEEP) if keep is None else keep
-    want = by_hand(m, x, real, torch.zeros_like(STARTS) if starts is None else starts)
-    torch.testing.assert_close(got[real], want[real])
-    leaves, up = [x, *m.parameters()], torch.randn_like(got[real])
-    torch.testing.assert_close(*(torch.autograd.grad(y[real], leaves, up) for y in (got, want)))
+def test_reads_and_gradients(keep, starts, inner_lr, rows_of):
+    m, x, rows = memory(inner_lr=inner_lr), tokens(), rows_of(keep, starts, (B, T))
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x))
 
 
-def test_gradients_through_the_state():
+def test_gradients_through_the_state(rows_of):
     """Two calls, the second in the middle of a mini-batch, are one sequence to the gradient too."""
     m, x = memory(), tokens()
     first, state = m(x[:, :21], Context(torch.arange(21).expand(B, -1), use_cache=True), None)
     second, _ = m(x[:, 21:], Context(torch.arange(21, T).expand(B, -1)), state)
     got = torch.cat((first, second), 1)
-    want = by_hand(m, x, torch.ones_like(KEEP), torch.zeros_like(STARTS))
+    want = rows_of(shape=(B, T)).by_hand(row_by_hand, m, x)
     torch.testing.assert_close(got, want)
     leaves, up = [x, *m.parameters()], torch.randn_like(got)
     torch.testing.assert_close(*(torch.autograd.grad(y, leaves, up) for y in (got, want)))

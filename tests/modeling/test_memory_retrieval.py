@@ -52,24 +52,15 @@ def row_by_hand(m: Memory, row, keep, starts):
     return torch.stack(outputs)
 
 
-def by_hand(m, x, keep, starts):
-    return torch.stack([row_by_hand(m, *rows) for rows in zip(x, keep, starts, strict=True)])
-
-
 @pytest.mark.parametrize("hidden", [1, 5, 13, 100])
 @pytest.mark.parametrize(
     ("keep", "starts"),
     [(None, None), (KEEP, STARTS), (None, STARTS), (KEEP, None)],
     ids=["plain", "both", "packed", "padded"],
 )
-def test_reads_and_gradients(keep, starts, hidden):
-    m, x = memory(hidden), tokens()
-    got, _ = m(x, Context(torch.arange(T).expand(B, T), keep, starts), None)
-    real = torch.ones_like(KEEP) if keep is None else keep
-    want = by_hand(m, x, real, torch.zeros_like(STARTS) if starts is None else starts)
-    torch.testing.assert_close(got[real], want[real])
-    leaves, up = [x, *m.parameters()], torch.randn_like(got[real])
-    torch.testing.assert_close(*(torch.autograd.grad(y[real], leaves, up) for y in (got, want)))
+def test_reads_and_gradients(keep, starts, hidden, rows_of):
+    m, x, rows = memory(hidden), tokens(), rows_of(keep, starts, (B, T))
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x))
 
 
 @pytest.mark.parametrize("starts", [None, STARTS], ids=["plain", "packed"])

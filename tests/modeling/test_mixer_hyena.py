@@ -12,10 +12,6 @@ from eulerstack.modeling.mixer_hyena import ImplicitFilter, Mixer
 
 B, T, D, L = 3, 23, 6, 16
 SMALL = {"depth": 2, "filter_hidden": 5, "filter_decay": 3.0, "short_conv": 3}
-KEEP = torch.ones(B, T, dtype=torch.bool)
-KEEP[0, :4] = KEEP[1, 19:] = KEEP[2, 3:6] = KEEP[2, 10] = False  # left, right, in the middle
-STARTS = torch.zeros(B, T, dtype=torch.bool)
-STARTS[0, 9] = STARTS[1, 1] = STARTS[1, 2] = STARTS[2, 17] = True
 
 
 def mixer(dtype=torch.float64, **changes) -> Mixer:
@@ -24,19 +20,6 @@ def mixer(dtype=torch.float64, **changes) -> Mixer:
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, 0.1, 0.5)
     return made.to(dtype)
-
-
-def context(keep=None, starts=None, now=slice(None), use_cache=False) -> Context:
-    """The call of the tokens `now`, after all before them."""
-    positions, documents = torch.arange(T).expand(B, T), None if starts is None else starts.cumsum(1)
-    seen = [None if m is None else m[:, : now.stop] for m in (positions, keep, documents)]
-    keep, starts = (None if m is None else m[:, now] for m in (keep, starts))
-    return Context(positions[:, now], keep, starts, *seen, now.start or 0, use_cache)
-
-
-def tokens(dtype=torch.float64) -> torch.Tensor:
-    torch.manual_seed(1)
-    return torch.randn(B, T, D, dtype=dtype, requires_grad=True)
 
 
 def tap(m: Mixer, distance: int) -> torch.Tensor:
@@ -67,61 +50,40 @@ def document_by_hand(m: Mixer, document) -> torch.Tensor:
     return torch.stack([p["out_proj.weight"] @ token for token in z])
 
 
-def by_hand(m: Mixer, x, keep, starts) -> torch.Tensor:
+def row_by_hand(m: Mixer, row, keep, starts) -> torch.Tensor:
     """Outputs of real tokens, zeros on padding."""
-    y = torch.zeros_like(x)
-    for b in range(B):
-        documents: list[list[int]] = [[]]
-        for t in range(T):
-            if starts is not None and starts[b, t]:
-                documents.append([])
-            if keep is None or keep[b, t]:
-                documents[-1].append(t)
-        for slots in filter(None, documents):
-            at = torch.tensor(slots)
-            y = y.index_put((torch.tensor(b), at), document_by_hand(m, x[b, at]))
+    documents: list[list[int]] = [[]]
+    for t in range(T):
+        if starts[t]:
+            documents.append([])
+        if keep[t]:
+            documents[-1].append(t)
+    y = torch.zeros_like(row)
+    for slots in filter(None, documents):
+        at = torch.tensor(slots)
+        y = y.index_put((at,), document_by_hand(m, row[at]))
     return y
 
 
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize(
     "changes", [{}, {"depth": 3, "filter_decay": 0.0, "short_conv": 1}, {"depth": 1, "short_conv": 4}]
 )
-def test_outputs_and_all_gradients_are_those_of_the_paper(changes, keep, starts):
-    m, x = mixer(**changes), tokens()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    got, want = m(x, context(keep, starts), None)[0] * real, by_hand(m, x, keep, starts) * real
-    torch.testing.assert_close(got, want)
-    up, leaves = torch.randn_like(want), [x, *m.parameters()]
-    torch.testing.assert_close(*(torch.autograd.grad(y, leaves, up) for y in (got, want)))
+def test_outputs_and_all_gradients_are_those_of_the_paper(changes, rows):
+    m, x = mixer(**changes), rows.tokens(D)
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x))
 
 
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize("cuts", [[9, 1, 13], [1] * T], ids=["chunks", "steps"])
-def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, keep, starts):
-    m, x = mixer(), tokens().detach()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    want, last = m(x, context(keep, starts, use_cache=True), None)
-    outputs, state, t = [], None, 0
-    for n in cuts:
-        now = slice(t, t + n)
-        old = None if state is None else {k: v.clone() for k, v in state.items()}
-        y, new = m(x[:, now], context(keep, starts, now, use_cache=True), state)
-        assert old is None or all(torch.equal(old[k], state[k]) for k in old)
-        outputs.append(y)
-        state, t = new, t + n
-    torch.testing.assert_close(torch.cat(outputs, 1) * real, want * real)
-    assert state.keys() == last.keys()
-    torch.testing.assert_close(state["conv"], last["conv"])
-    torch.testing.assert_close(*(s["past"] * real[..., None] for s in (state, last)))
+def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, rows):
+    """What is held of padding is of no account."""
+    real = rows.real[..., None, None]
+    rows.same_in_pieces(mixer(), rows.tokens(D), cuts, lambda state: state | {"past": state["past"] * real})
 
 
-def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes():
-    m, x = mixer(torch.bfloat16), tokens(torch.bfloat16)
-    assert m(x, context(), None)[1] is None
-    y, state = m(x, context(use_cache=True), None)
+def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes(plain):
+    m, x = mixer(torch.bfloat16), plain.tokens(D, torch.bfloat16)
+    assert m(x, plain.context(), None)[1] is None
+    y, state = m(x, plain.context(use_cache=True), None)
     assert y.dtype == torch.bfloat16
     assert {k: (v.shape, v.dtype) for k, v in state.items()} == {
         "past": ((B, T, 2, D), torch.bfloat16),
@@ -129,12 +91,12 @@ def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes():
     }
 
 
-def test_half_precision_decodes_what_it_reads():
+def test_half_precision_decodes_what_it_reads(plain):
     """Inputs of the long convolutions are rounded before they are read, so a cache of rounded ones loses nothing."""
-    m, x = mixer(torch.bfloat16), tokens(torch.bfloat16).detach()
-    want, state, steps = m(x, context(), None)[0], None, []
+    m, x = mixer(torch.bfloat16), plain.tokens(D, torch.bfloat16).detach()
+    want, state, steps = m(x, plain.context(), None)[0], None, []
     for t in range(T):
-        y, state = m(x[:, t : t + 1], context(now=slice(t, t + 1), use_cache=True), state)
+        y, state = m(x[:, t : t + 1], plain.context(slice(t, t + 1), use_cache=True), state)
         steps.append(y)
     assert (torch.cat(steps, 1) - want).abs().max() <= 0.02 * want.std()
 
@@ -161,9 +123,9 @@ def test_first_filters_have_the_energy_of_one_tap_whatever_the_model_is_drawn_wi
     assert (made.frequency == 14).all()
 
 
-def test_filters_held_while_decoding_are_those_of_the_weights():
+def test_filters_held_while_decoding_are_those_of_the_weights(plain):
     """A step after a step makes none, a step beyond them does, and so does a change of the weights or a new text."""
-    m, x, made = mixer(), torch.cat([tokens().detach()] * 12, 1), []
+    m, x, made = mixer(), torch.cat([plain.tokens(D).detach()] * 12, 1), []
     m.filter.layers[0].register_forward_hook(lambda *_: made.append(1))
 
     def call(now: slice, state):

@@ -9,16 +9,11 @@ from transformers import JambaConfig, MambaConfig, MambaForCausalLM
 from transformers.models.jamba.modeling_jamba import JambaMambaMixer
 from transformers.models.mamba.modeling_mamba import MambaMixer
 
-from eulerstack.modeling.context import Context
 from eulerstack.modeling.initial import Init, rules_of
 from eulerstack.modeling.mixer_mamba1 import Mixer
 
 B, T, D = 3, 23, 14
 SMALL = {"d_state": 5, "d_conv": 4, "expand": 2, "dt_rank": 3, "conv_bias": True, "bias": False, "inner_norm": False}
-KEEP = torch.ones(B, T, dtype=torch.bool)
-KEEP[0, :4] = KEEP[1, 19:] = KEEP[2, 3:6] = KEEP[2, 10] = False  # left, right, in the middle
-STARTS = torch.zeros(B, T, dtype=torch.bool)
-STARTS[0, 9] = STARTS[1, 1] = STARTS[1, 2] = STARTS[2, 17] = True
 
 
 def mixer(dtype=torch.float64, d_model=D, **changes) -> Mixer:
@@ -27,16 +22,6 @@ def mixer(dtype=torch.float64, d_model=D, **changes) -> Mixer:
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, 0.1, 0.5)
     return made.to(dtype)
-
-
-def context(keep=None, starts=None, now=slice(None), use_cache=False) -> Context:
-    keep, starts = (None if m is None else m[:, now] for m in (keep, starts))
-    return Context(torch.arange(T).expand(B, T)[:, now], keep, starts, use_cache=use_cache)
-
-
-def tokens(dtype=torch.float64) -> torch.Tensor:
-    torch.manual_seed(1)
-    return torch.randn(B, T, D, dtype=dtype, requires_grad=True)
 
 
 def rms(x, weight):
@@ -68,49 +53,24 @@ def row_by_hand(m: Mixer, row, keep, starts):
     return torch.stack(outputs)
 
 
-def by_hand(m, x, keep, starts):
-    keep, starts = keep if keep is not None else torch.ones(B, T), starts if starts is not None else torch.zeros(B, T)
-    return torch.stack([row_by_hand(m, *rows) for rows in zip(x, keep, starts, strict=True)])
-
-
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize(
     "changes", [{}, {"inner_norm": True}, {"bias": True, "conv_bias": False, "d_conv": 2, "expand": 1}]
 )
-def test_outputs_and_all_gradients_are_those_of_the_paper(changes, keep, starts):
-    m, x = mixer(**changes), tokens()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    got, want = m(x, context(keep, starts), None)[0] * real, by_hand(m, x, keep, starts) * real
-    torch.testing.assert_close(got, want)
-    up, leaves = torch.randn_like(want), [x, *m.parameters()]
-    torch.testing.assert_close(*(torch.autograd.grad(y, leaves, up) for y in (got, want)))
+def test_outputs_and_all_gradients_are_those_of_the_paper(changes, rows):
+    m, x = mixer(**changes), rows.tokens(D)
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x))
 
 
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize("cuts", [[9, 1, 13], [1] * T], ids=["chunks", "steps"])
-def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, keep, starts):
-    m, x = mixer(), tokens().detach()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    want, last = m(x, context(keep, starts, use_cache=True), None)
-    outputs, state, t = [], None, 0
-    for n in cuts:
-        now = slice(t, t + n)
-        old = None if state is None else {k: v.clone() for k, v in state.items()}
-        y, new = m(x[:, now], context(keep, starts, now, use_cache=True), state)
-        assert old is None or all(torch.equal(old[k], state[k]) for k in old)
-        outputs.append(y)
-        state, t = new, t + n
-    torch.testing.assert_close(torch.cat(outputs, 1) * real, want * real)
-    torch.testing.assert_close(state, last)
+def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, rows):
+    rows.same_in_pieces(mixer(), rows.tokens(D), cuts)
 
 
-def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes():
+def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes(plain):
     m = mixer(torch.bfloat16)
-    x = tokens(torch.bfloat16)
-    assert m(x, context(), None)[1] is None
-    y, state = m(x, context(use_cache=True), None)
+    x = plain.tokens(D, torch.bfloat16)
+    assert m(x, plain.context(), None)[1] is None
+    y, state = m(x, plain.context(use_cache=True), None)
     assert y.dtype == torch.bfloat16
     assert {k: (v.shape, v.dtype) for k, v in state.items()} == {
         "conv": ((B, 2 * D, 3), torch.bfloat16),
@@ -152,16 +112,16 @@ def close(a, b):
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_same_weights_same_outputs_as_transformers_mamba(bias):
+def test_same_weights_same_outputs_as_transformers_mamba(bias, plain):
     config = MambaConfig(
         hidden_size=D, state_size=5, conv_kernel=3, time_step_rank=3, use_bias=bias, use_conv_bias=not bias
     )
     theirs = shaken(MambaMixer(config, 0))
-    x = tokens(torch.float32)
-    close(ours_from(theirs, d_conv=3, bias=bias, conv_bias=not bias)(x, context(), None)[0], theirs(x))
+    x = plain.tokens(D, torch.float32)
+    close(ours_from(theirs, d_conv=3, bias=bias, conv_bias=not bias)(x, plain.context(), None)[0], theirs(x))
 
 
-def test_same_weights_same_outputs_as_transformers_jamba():
+def test_same_weights_same_outputs_as_transformers_jamba(plain):
     config = JambaConfig(
         hidden_size=D,
         mamba_d_state=5,
@@ -172,8 +132,8 @@ def test_same_weights_same_outputs_as_transformers_jamba():
         use_mamba_kernels=False,
     )
     theirs = shaken(JambaMambaMixer(config, 0))
-    x = tokens(torch.float32)
-    close(ours_from(theirs, inner_norm=True)(x, context(), None)[0], theirs(x))
+    x = plain.tokens(D, torch.float32)
+    close(ours_from(theirs, inner_norm=True)(x, plain.context(), None)[0], theirs(x))
 
 
 def test_same_weights_same_logits_as_transformers_mamba(block, payload, build):

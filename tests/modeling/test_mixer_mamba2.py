@@ -10,17 +10,12 @@ from torch.nn import functional as F
 from transformers import Mamba2Config, Mamba2ForCausalLM
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer, MambaRMSNormGated
 
-from eulerstack.modeling.context import Context
 from eulerstack.modeling.initial import Init, rules_of
 from eulerstack.modeling.mixer_mamba2 import Mixer
 
 B, T, D = 3, 23, 15
 SMALL = {"d_state": 7, "d_conv": 4, "expand": 2, "head_dim": 5, "n_groups": 3, "chunk_size": 8}
 SMALL |= {"conv_bias": True, "bias": False}
-KEEP = torch.ones(B, T, dtype=torch.bool)
-KEEP[0, :4] = KEEP[1, 19:] = KEEP[2, 3:6] = KEEP[2, 10] = False  # left, right, in the middle
-STARTS = torch.zeros(B, T, dtype=torch.bool)
-STARTS[0, 9] = STARTS[1, 1] = STARTS[1, 2] = STARTS[2, 17] = True
 
 
 def mixer(dtype=torch.float64, d_model=D, **changes) -> Mixer:
@@ -29,16 +24,6 @@ def mixer(dtype=torch.float64, d_model=D, **changes) -> Mixer:
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, 0.1, 0.5)
     return made.to(dtype)
-
-
-def context(keep=None, starts=None, now=slice(None), use_cache=False) -> Context:
-    keep, starts = (None if m is None else m[:, now] for m in (keep, starts))
-    return Context(torch.arange(T).expand(B, T)[:, now], keep, starts, use_cache=use_cache)
-
-
-def tokens(dtype=torch.float64) -> torch.Tensor:
-    torch.manual_seed(1)
-    return torch.randn(B, T, D, dtype=dtype, requires_grad=True)
 
 
 def row_by_hand(m: Mixer, row, keep, starts):
@@ -68,13 +53,6 @@ def row_by_hand(m: Mixer, row, keep, starts):
     return torch.stack(outputs)
 
 
-def by_hand(m, x, keep, starts):
-    keep, starts = keep if keep is not None else torch.ones(B, T), starts if starts is not None else torch.zeros(B, T)
-    return torch.stack([row_by_hand(m, *rows) for rows in zip(x, keep, starts, strict=True)])
-
-
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize(
     "changes",
     [
@@ -83,39 +61,21 @@ def by_hand(m, x, keep, starts):
         {"bias": True, "conv_bias": False, "d_conv": 2, "expand": 1, "head_dim": 3, "n_groups": 1, "chunk_size": 1},
     ],
 )
-def test_outputs_and_all_gradients_are_those_of_the_paper(changes, keep, starts):
-    m, x = mixer(**changes), tokens()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    got, want = m(x, context(keep, starts), None)[0] * real, by_hand(m, x, keep, starts) * real
-    torch.testing.assert_close(got, want)
-    up, leaves = torch.randn_like(want), [x, *m.parameters()]
-    torch.testing.assert_close(*(torch.autograd.grad(y, leaves, up) for y in (got, want)))
+def test_outputs_and_all_gradients_are_those_of_the_paper(changes, rows):
+    m, x = mixer(**changes), rows.tokens(D)
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x))
 
 
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize("cuts", [[9, 1, 13], [1] * T], ids=["chunks", "steps"])
-def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, keep, starts):
-    m, x = mixer(), tokens().detach()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    want, last = m(x, context(keep, starts, use_cache=True), None)
-    outputs, state, t = [], None, 0
-    for n in cuts:
-        now = slice(t, t + n)
-        old = None if state is None else {k: v.clone() for k, v in state.items()}
-        y, new = m(x[:, now], context(keep, starts, now, use_cache=True), state)
-        assert old is None or all(torch.equal(old[k], state[k]) for k in old)
-        outputs.append(y)
-        state, t = new, t + n
-    torch.testing.assert_close(torch.cat(outputs, 1) * real, want * real)
-    torch.testing.assert_close(state, last)
+def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, rows):
+    rows.same_in_pieces(mixer(), rows.tokens(D), cuts)
 
 
-def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes():
+def test_state_is_returned_only_when_asked_for_and_in_the_promised_shapes(plain):
     m = mixer(torch.bfloat16)
-    x = tokens(torch.bfloat16)
-    assert m(x, context(), None)[1] is None
-    y, state = m(x, context(use_cache=True), None)
+    x = plain.tokens(D, torch.bfloat16)
+    assert m(x, plain.context(), None)[1] is None
+    y, state = m(x, plain.context(use_cache=True), None)
     assert y.dtype == torch.bfloat16
     assert {k: (v.shape, v.dtype) for k, v in state.items()} == {
         "conv": ((B, 2 * D + 2 * 3 * 7, 3), torch.bfloat16),
@@ -155,7 +115,7 @@ GROUPED = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(("bias", "groups"), [(True, 1), pytest.param(False, 3, marks=GROUPED)])
-def test_same_weights_same_outputs_as_transformers_mamba2(bias, groups):
+def test_same_weights_same_outputs_as_transformers_mamba2(bias, groups, plain):
     options = {"n_groups": groups, "head_dim": 5, "expand": 2, "chunk_size": 8}
     config = Mamba2Config(
         hidden_size=D, num_heads=6, state_size=7, conv_kernel=3, use_bias=bias, use_conv_bias=not bias, **options
@@ -163,8 +123,8 @@ def test_same_weights_same_outputs_as_transformers_mamba2(bias, groups):
     theirs = shaken(Mamba2Mixer(config, 0))
     m = mixer(torch.float32, d_conv=3, bias=bias, conv_bias=not bias, **options)
     m.load_state_dict(theirs.state_dict())
-    x = tokens(torch.float32)
-    close(m(x, context(), None)[0], theirs(x))
+    x = plain.tokens(D, torch.float32)
+    close(m(x, plain.context(), None)[0], theirs(x))
 
 
 def test_same_weights_same_logits_as_transformers_mamba2(block, payload, build):

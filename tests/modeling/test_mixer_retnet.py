@@ -13,10 +13,6 @@ from eulerstack.modeling.mixer_retnet import Mixer
 B, T, D = 3, 23, 15
 SMALL = {"heads": 6, "kv_heads": 2, "key_dim": 4, "value_dim": 7, "chunkwise": True, "chunk_size": 5, "rope": True}
 EPS = 1e-5
-KEEP = torch.ones(B, T, dtype=torch.bool)
-KEEP[0, :4] = KEEP[1, 19:] = KEEP[2, 3:6] = KEEP[2, 10] = False  # left, right, in the middle
-STARTS = torch.zeros(B, T, dtype=torch.bool)
-STARTS[0, 9] = STARTS[1, 1] = STARTS[1, 2] = STARTS[2, 17] = True
 
 
 def mixer(dtype=torch.float64, *, eps=EPS, positional="rope", theta=100.0, **changes) -> Mixer:
@@ -28,29 +24,6 @@ def mixer(dtype=torch.float64, *, eps=EPS, positional="rope", theta=100.0, **cha
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, 0.0, 0.5)
     return made.to(dtype)
-
-
-def places(keep, starts) -> torch.Tensor:
-    """The place of each token in its document, counted by hand."""
-    out = torch.zeros(B, T, dtype=torch.long)
-    for b in range(B):
-        n = 0
-        for t in range(T):
-            n = 0 if starts is not None and starts[b, t] else n
-            out[b, t] = n
-            n += 1 if keep is None or keep[b, t] else 0
-    return out
-
-
-def context(keep=None, starts=None, now=slice(None), use_cache=False) -> Context:
-    positions = places(keep, starts)
-    keep, starts = (None if m is None else m[:, now] for m in (keep, starts))
-    return Context(positions[:, now], keep, starts, key_positions=positions, use_cache=use_cache)
-
-
-def tokens(dtype=torch.float64) -> torch.Tensor:
-    torch.manual_seed(1)
-    return torch.randn(B, T, D, dtype=dtype, requires_grad=True)
 
 
 def turned(x, place, theta):
@@ -86,52 +59,27 @@ def row_by_hand(m: Mixer, row, keep, starts, theta):
     return torch.stack(outputs)
 
 
-def by_hand(m, x, keep, starts, theta=100.0):
-    keep, starts = keep if keep is not None else torch.ones(B, T), starts if starts is not None else torch.zeros(B, T)
-    return torch.stack([row_by_hand(m, *rows, theta) for rows in zip(x, keep, starts, strict=True)])
-
-
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize("changes", [{}, {"chunkwise": False}, {"rope": False, "chunk_size": 64}])
-def test_outputs_and_all_gradients_are_those_of_the_paper(changes, keep, starts):
-    m, x = mixer(**changes), tokens()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    got, want = m(x, context(keep, starts), None)[0] * real, by_hand(m, x, keep, starts) * real
-    torch.testing.assert_close(got, want)
-    up, leaves = torch.randn_like(want), [x, *m.parameters()]
-    torch.testing.assert_close(*(torch.autograd.grad(y, leaves, up) for y in (got, want)))
+def test_outputs_and_all_gradients_are_those_of_the_paper(changes, rows):
+    m, x = mixer(**changes), rows.tokens(D)
+    rows.same(m, x, rows.by_hand(row_by_hand, m, x, 100.0))
 
 
-@pytest.mark.parametrize("starts", [None, STARTS], ids=["whole", "packed"])
-@pytest.mark.parametrize("keep", [None, KEEP], ids=["full", "padded"])
 @pytest.mark.parametrize("cuts", [[9, 1, 13], [1] * T], ids=["chunks", "steps"])
-def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, keep, starts):
-    m, x = mixer(), tokens().detach()
-    real = torch.ones(B, T, 1) if keep is None else keep[..., None]
-    want, last = m(x, context(keep, starts, use_cache=True), None)
-    outputs, state, t = [], None, 0
-    for n in cuts:
-        now = slice(t, t + n)
-        old = None if state is None else {k: v.clone() for k, v in state.items()}
-        y, new = m(x[:, now], context(keep, starts, now, use_cache=True), state)
-        assert old is None or all(torch.equal(old[k], state[k]) for k in old)
-        outputs.append(y)
-        state, t = new, t + n
-    torch.testing.assert_close(torch.cat(outputs, 1) * real, want * real)
-    torch.testing.assert_close(state, last)
+def test_pieces_give_the_whole_and_leave_old_states_alone(cuts, rows):
+    rows.same_in_pieces(mixer(), rows.tokens(D), cuts)
 
 
-def test_the_rotation_is_the_models_or_a_plain_one():
-    x = tokens()
+def test_the_rotation_is_the_models_or_a_plain_one(plain):
+    x = plain.tokens(D)
     for made, theta in ((mixer(theta=7.0), 7.0), (mixer(positional="none"), 10000.0)):
-        torch.testing.assert_close(made(x, context(), None)[0], by_hand(made, x, None, None, theta))
+        torch.testing.assert_close(made(x, plain.context(), None)[0], plain.by_hand(row_by_hand, made, x, theta))
 
 
-def test_state_is_returned_only_when_asked_for_and_in_the_promised_shape():
-    m, x = mixer(torch.bfloat16), tokens(torch.bfloat16)
-    assert m(x, context(), None)[1] is None
-    y, state = m(x, context(use_cache=True), None)
+def test_state_is_returned_only_when_asked_for_and_in_the_promised_shape(plain):
+    m, x = mixer(torch.bfloat16), plain.tokens(D, torch.bfloat16)
+    assert m(x, plain.context(), None)[1] is None
+    y, state = m(x, plain.context(use_cache=True), None)
     assert y.dtype == torch.bfloat16
     assert {k: (v.shape, v.dtype) for k, v in state.items()} == {"retention": ((B, 6, 4, 7), torch.float32)}
 
@@ -166,7 +114,7 @@ def authors(m: Mixer):
 
 
 @pytest.mark.parametrize("form", ["parallel", "recurrent"])
-def test_same_weights_same_outputs_as_torchscale(form):
+def test_same_weights_same_outputs_as_torchscale(form, plain):
     """A tiny eps: the authors' three scale factors, which the norm undoes, weigh on eps."""
     torch.manual_seed(0)
     config = SimpleNamespace(hidden_size=D + 1, rms_norm_eps=1e-13, positional="rope", max_position_embeddings=64)
@@ -174,7 +122,7 @@ def test_same_weights_same_outputs_as_torchscale(form):
     m = Mixer(config, 0, **SMALL | {"heads": 4, "kv_heads": 4}).double()
     theirs, angles, decay = authors(m)
     x = torch.randn(B, T, D + 1, dtype=torch.float64)
-    got = m(x, context(), None)[0]
+    got = m(x, plain.context(), None)[0]
     if form == "parallel":
         distance = torch.arange(T)[:, None] - torch.arange(T)
         mask = torch.where(distance >= 0, decay[:, None, None] ** distance.clamp(min=0), 0.0)
@@ -188,11 +136,12 @@ def test_same_weights_same_outputs_as_torchscale(form):
 
 
 @pytest.mark.parametrize("positional", ["rope", "none"])
-def test_it_compiles_into_one_graph(positional):
+def test_it_compiles_into_one_graph(positional, plain):
     m, places = mixer(positional=positional), torch.arange(T).expand(B, T)
 
     def run(x, places):
         return m(x, Context(places, key_positions=places), None)[0]
 
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(tokens(), places), run(tokens(), places))
+    x = plain.tokens(D)
+    torch.testing.assert_close(compiled(x, places), run(x, places))

@@ -74,8 +74,8 @@ def test_an_expert_that_nobody_chose_gets_a_zero_gradient():
 
 def test_work_grows_with_the_assignments_not_with_the_experts():
     made, seen = experts_of(experts=64), []
-    act = made.act
-    made.act = lambda h: seen.append(tuple(h.shape)) or act(h)
+    gated = made.gated
+    made.gated = lambda gate, up: seen.append(tuple(gate.shape)) or gated(gate, up)
     x, selected = torch.randn(1, 6, dtype=torch.float64), torch.tensor([[3, 60]])
     got = run_all(made, x, selected, torch.tensor([[0.25, 0.75]], dtype=torch.float64))
     assert seen == [(1, 7), (1, 7)]

@@ -24,6 +24,7 @@ def router(d_model=12, dtype_policy="uniform", **options):
         "affinity": "softmax",
         "normalize_top_k": True,
         "routed_scale": 1.0,
+        "router_bias": False,
         "router_init_std": None,
         "router_jitter": 0.0,
         "bias_correction": OFF,
@@ -55,6 +56,27 @@ def test_the_bias_chooses_and_does_not_weigh():
     weights, record = made(x, context())
     assert (record.selected == 4).any(-1).all()
     torch.testing.assert_close(weights, record.logits.sigmoid().gather(-1, record.selected))
+
+
+def test_the_learned_bias_is_part_of_the_logits():
+    """Unlike the correction bias it weighs as well, in every precision and where a hash chooses."""
+    x = torch.randn(2, 5, 12)
+    plain = router()
+    made, hashed, safe = (
+        router(router_bias=True, **more) for more in ({}, {"routing": HASH}, {"dtype_policy": "layered_safe"})
+    )
+    for each in (made, hashed, safe):
+        each.bias.data = torch.linspace(-2, 2, 6)
+        ids = torch.arange(10).view(2, 5)
+        weights, record = each(x, context(input_ids=ids))
+        torch.testing.assert_close(record.logits, plain(x, context())[1].logits + torch.linspace(-2, 2, 6))
+        chosen = record.logits.softmax(-1).gather(-1, record.selected)
+        torch.testing.assert_close(weights, chosen / chosen.sum(-1, keepdim=True))
+        weights[..., 0].sum().backward()
+        assert each.bias.grad.abs().min() > 0
+    low, _ = made.to(torch.bfloat16)(x.bfloat16(), context())
+    assert low.dtype == torch.float32
+    assert "bias" not in plain.state_dict()
 
 
 def test_update_moves_each_bias_against_its_load_and_spares_the_balanced():
@@ -126,6 +148,7 @@ def test_initial_rules():
     assert router().initial(init) == {"weight": Normal(0.02)}
     want = {"weight": Normal(0.5), "correction_bias": Constant(0.0)}
     assert router(router_init_std=0.5, bias_correction=ON).initial(init) == want
+    assert router(router_bias=True).initial(init) == {"weight": Normal(0.02), "bias": Constant(0.0)}
     assert not any(isinstance(m, torch.nn.Linear) for m in router().modules())
 
 
@@ -169,7 +192,7 @@ from eulerstack.modeling.op_router import Router
 rank, store = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 router = Router(SimpleNamespace(hidden_size=8, dtype_policy="uniform"), experts=4, top_k=2, affinity="sigmoid",
-    normalize_top_k=True, routed_scale=1.0, router_init_std=None, router_jitter=0.0,
+    normalize_top_k=True, routed_scale=1.0, router_bias=False, router_init_std=None, router_jitter=0.0,
     bias_correction={"enabled": True, "update_rate": 0.5, "target_imbalance": 0.0},
     routing={"type": "learned", "hash_salt": None}, groups=None, group_limit=None)
 router.update_bias(count(torch.tensor([[[0, 1], [0, 3 * rank]]]), 4))

@@ -3,6 +3,7 @@
 import copy
 import inspect
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ import torch
 import eulerstack.modeling
 from eulerstack.modeling.initial import Init, rules_of
 
+CALLS = run_path(str(Path(__file__).parents[1] / "calls.py"))
+logits, in_chunks, checkpoint_layers = (CALLS[name] for name in ("logits", "in_chunks", "checkpoint_layers"))
 FOLDER = Path(eulerstack.modeling.__path__[0])
 VARIANTS = {path.stem for path in (Path(__file__).parent / "options").glob("mixer_*.*.json")}
 MIXERS = sorted({path.stem for path in FOLDER.glob("mixer_*.py")} | VARIANTS)
@@ -37,23 +40,6 @@ def model(mixer, build, payload, block):
 @pytest.fixture
 def ids():
     return torch.randint(2, 67, (3, T), generator=torch.Generator().manual_seed(1))
-
-
-def logits(model, ids, **named):
-    with torch.no_grad():
-        return model(input_ids=ids, **{"use_cache": False} | named).logits
-
-
-def in_chunks(model, ids, lengths, **named):
-    """Logits of consecutive calls on the cache; keywords that are [B, T] tensors are cut alike."""
-    past, out, at = None, [], 0
-    for n in lengths:
-        cut = {key: value[:, at : at + n] for key, value in named.items()}
-        with torch.no_grad():
-            o = model(input_ids=ids[:, at : at + n], cache=past, use_cache=True, **cut)
-        past, at = o.past_key_values, at + n
-        out.append(o.logits)
-    return torch.cat(out, 1), past
 
 
 def close(a, b, bound=EXACT):
@@ -188,12 +174,7 @@ def test_every_parameter_has_a_rule_and_learns(model, ids):
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_changes_no_gradient(model, ids, reentrant):
-    other = copy.deepcopy(model)
-    for layer in other.model.layers:
-        layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = lambda f, *a: torch.utils.checkpoint.checkpoint(
-            f, *a, use_reentrant=reentrant
-        )
+    other = checkpoint_layers(copy.deepcopy(model), reentrant)
     for m in (model, other):
         m.train()(input_ids=ids, labels=ids).loss.backward()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
@@ -227,12 +208,7 @@ def test_feed_forward_sees_one_token_at_a_time(ffn, build, payload, block, ids):
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_feed_forward_gradients(ffn, build, payload, block, ids, reentrant):
     model = build(payload(block("attention", ffn), block("attention", ffn)), torch.float64)
-    other = copy.deepcopy(model)
-    for layer in other.model.layers:
-        layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = lambda f, *a: torch.utils.checkpoint.checkpoint(
-            f, *a, use_reentrant=reentrant
-        )
+    other = checkpoint_layers(copy.deepcopy(model), reentrant)
     for m in (model, other):
         m.train()(input_ids=ids, labels=ids).loss.backward()
     for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):

@@ -12,7 +12,7 @@ class Block(Plain):
     """`ffn: {type: gated_mlp, ...}`"""
 
     type: Literal["gated_mlp"] = Field(description="down(act(gate(x)) * up(x))")
-    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
+    activation: Literal["swiglu", "geglu", "swiglu_clamped", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
         "swiglu", description="activation of the gate"
     )
     bias: bool = Field(False, description="bias on every projection")

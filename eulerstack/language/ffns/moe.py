@@ -85,6 +85,7 @@ class Moe:
     capacity_drop_policy: Literal["overflow", "drop", "pad"] = Field(
         "overflow", description="what happens beyond it in training: nothing, or tokens are dropped"
     )
+    router_bias: bool = Field(False, description="learned bias on the logits of the router", json_schema_extra=EXT)
     router_init_std: PositiveFloat | None = Field(
         None, description="std of the router's first weights; by default that of init"
     )
@@ -103,7 +104,7 @@ class Block(Plain):
     """`ffn: {type: moe, moe: {...}}`"""
 
     type: Literal["moe"] = Field(description="a router and gated experts")
-    activation: Literal["swiglu", "geglu", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
+    activation: Literal["swiglu", "geglu", "swiglu_clamped", "gelu", "gelu_tanh", "relu", "relu2"] = Field(
         "swiglu", description="activation of the gate of each expert"
     )
     bias: bool = Field(False, description="bias on every projection of the experts")
@@ -186,7 +187,7 @@ class Block(Plain):
         moe = self.moe
         names = ("d_ff", "experts", "top_k", "affinity", "normalize_top_k", "routed_scale", "shared_experts")
         names += ("shared_d_ff", "z_loss", "load_balance_coef", "capacity_factor", "capacity_drop_policy")
-        names += ("router_init_std", "router_jitter")
+        names += ("router_bias", "router_init_std", "router_jitter")
         options = {"type": "moe", "activation": self.activation, "bias": self.bias}
         options |= {name: getattr(moe, name) for name in names}
         return options | {name: asdict(getattr(moe, name)) for name in ("bias_correction", "routing", "balance")}
@@ -199,6 +200,8 @@ class Block(Plain):
             "experts.gate_up_proj": (moe.experts, 2 * moe.d_ff, d),
             "experts.down_proj": (moe.experts, d, moe.d_ff),
         }
+        if moe.router_bias:
+            shapes["router.bias"] = (moe.experts,)
         if self.bias:
             shapes |= {"experts.gate_up_bias": (moe.experts, 2 * moe.d_ff), "experts.down_bias": (moe.experts, d)}
         shared = gated_mlp.tensors(d, moe.shared_experts * moe.shared_d_ff, self.bias) if moe.shared_experts else {}

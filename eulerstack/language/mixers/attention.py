@@ -151,9 +151,6 @@ class Block(Plain):
         bounded = own.window is not None and own.window_mode != "nsa"
         return width * dims.dtype_bytes * (min(length, own.window - 1) if bounded else length)
 
-    def state_bytes(self, dims: Dims) -> int:
-        return 0
-
 
 def _projections(own: Attention, dims: Dims) -> dict[str, Shape]:
     d, q, kv = dims.d_model, dims.n_heads * dims.head_dim, dims.n_kv_heads * dims.head_dim

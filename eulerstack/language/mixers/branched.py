@@ -83,9 +83,6 @@ class Block(Plain):
             shapes |= {f"branch_{safe}.{inner}": shape for inner, shape in mixer.tensors(dims).items()}
         return shapes
 
-    def buffers(self, dims: Dims) -> dict[str, Shape]:
-        return {}
-
     def flops(self, dims: Dims, length: int) -> int:
         """Every branch runs on every token, chosen or not: a recurrence needs all of them."""
         gate = 2 * len(self.branched.branches) * dims.d_model

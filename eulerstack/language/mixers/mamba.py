@@ -113,9 +113,6 @@ class Block(Plain):
             recurrence = 5 * channels * own.d_state + 2 * channels + channels // own.head_dim
         return 2 * projections + convolution + recurrence
 
-    def kv_cache_bytes(self, dims: Dims, length: int) -> int:
-        return 0
-
     def state_bytes(self, dims: Dims) -> int:
         """C N states in float32, and the last K - 1 inputs of the convolution in the model's dtype."""
         states = self.mamba.expand * dims.d_model * self.mamba.d_state

@@ -51,18 +51,18 @@ def renamed(state: dict, pairs: dict[str, str]) -> dict:
     return state
 
 
-def agree(ours, theirs) -> None:
+def agree(ours, theirs, bound: float = 1e-4) -> None:
     """The same logits of whole texts, and of texts read in two pieces and then token by token on each one's cache."""
     ids = torch.randint(0, VOCAB, (3, 41), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         whole, want = (m(ids, use_cache=False).logits for m in (ours, theirs))
-        assert (whole - want).abs().max() < 1e-4 * want.std()
+        assert (whole - want).abs().max() < bound * want.std()
         out, past, at = [], None, 0
         for n in (17, 9, *[1] * 15):
             step = ours(ids[:, at : at + n], past_key_values=past, use_cache=True)
             past, at = step.past_key_values, at + n
             out.append(step.logits)
-    assert (torch.cat(out, 1) - want).abs().max() < 1e-4 * want.std()
+    assert (torch.cat(out, 1) - want).abs().max() < bound * want.std()
 
 
 @pytest.fixture
@@ -81,26 +81,9 @@ def model_of(build):
     return made
 
 
-@pytest.fixture(name="preset", scope="session")
-def _preset():
-    return preset
+def given(function):
+    """The fixture that is the function itself, under its name."""
+    return pytest.fixture(name=function.__name__, scope="session")(lambda: function)
 
 
-@pytest.fixture(name="layer", scope="session")
-def _layer():
-    return layer
-
-
-@pytest.fixture(name="randomise", scope="session")
-def _randomise():
-    return randomise
-
-
-@pytest.fixture(name="renamed", scope="session")
-def _renamed():
-    return renamed
-
-
-@pytest.fixture(name="agree", scope="session")
-def _agree():
-    return agree
+_preset, _layer, _randomise, _renamed, _agree = map(given, (preset, layer, randomise, renamed, agree))

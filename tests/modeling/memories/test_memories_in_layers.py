@@ -1,18 +1,12 @@
 """Every memory file inside whole models: generation, checkpointing, and what is saved beside the weights."""
 
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
 
-import eulerstack.modeling
-
-MEMORIES = sorted(path.stem for path in Path(eulerstack.modeling.__path__[0]).glob("memory_*.py"))
-
-
-@pytest.fixture(params=MEMORIES)
-def name(request):
-    return request.param
+checkpoint_layers = run_path(str(Path(__file__).parents[2] / "calls.py"))["checkpoint_layers"]
 
 
 @pytest.fixture
@@ -39,12 +33,7 @@ def test_generates_the_same_with_and_without_cache(layered, mixer):
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpointing_changes_no_gradient(layered, reentrant):
     ids = torch.randint(2, 67, (3, 23), generator=torch.Generator().manual_seed(1))
-    models = layered(), layered()
-    for layer in models[1].model.layers:
-        layer.gradient_checkpointing = True
-        layer._gradient_checkpointing_func = lambda f, *a: torch.utils.checkpoint.checkpoint(
-            f, *a, use_reentrant=reentrant
-        )
+    models = layered(), checkpoint_layers(layered(), reentrant)
     for model in models:
         model.train()(input_ids=ids, labels=ids).loss.backward()
     for (key, p), q in zip(models[0].named_parameters(), models[1].parameters(), strict=True):
