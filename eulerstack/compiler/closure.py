@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from eulerstack.compiler.imports import ROOT, meaning, parse
+from eulerstack.compiler.imports import ROOT, meaning, parse, statements
 from eulerstack.errors import CompileError, Problem, raise_all
 
 MODELING = ROOT / "modeling"
@@ -181,9 +181,10 @@ def _siblings(source: str) -> dict[str, int]:
 def _wrong(source: bytes, path: Path) -> tuple[Problem, ...]:
     """What is wrong with the imports of a file that is to ship."""
     tree = parse(source, path)
-    guarded = {id(n) for t in ast.walk(tree) if isinstance(t, ast.Try) for body in t.body for n in ast.walk(body)}
+    nodes = list(statements(tree))
+    guarded = {id(n) for t in nodes if isinstance(t, ast.Try) for body in t.body for n in statements(body)}
     siblings, problems = set(), []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.level:
             if node.level > 1 or not node.module or "." in node.module:
                 text = f"'from {'.' * node.level}{node.module or ''} import' cannot ship"

@@ -8,6 +8,7 @@ files by name, so all modules directly in it belong to the closure.
 import ast
 import hashlib
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from eulerstack.errors import CompileError
 
 ROOT = Path(__file__).resolve().parents[1]  # the package's own directory
 SEE = "docs/language.md#layer_templates"
+BODIES = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements hold others
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -30,7 +32,7 @@ def meaning(path: Path) -> str:
 @lru_cache(maxsize=1024)
 def _meaning(source: bytes, path: str) -> str:
     tree = parse(source, path)
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             del node.body[0]
     version = "{}.{}".format(*sys.version_info[:2])
@@ -44,6 +46,16 @@ def parse(source: bytes, path: str | Path) -> ast.Module:
     except SyntaxError as error:
         what = f"not valid Python: {error.msg}"
         raise CompileError.at(path, what, "correct the file", SEE, line=error.lineno, column=error.offset) from None
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """`tree` and every statement in it, at any depth; an expression, of which there are many more, holds none."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in BODIES:
+            waiting += getattr(node, name, ())
 
 
 def package_closure(modules: list[str], root: Path = ROOT) -> dict[str, Path]:
@@ -74,7 +86,7 @@ def package_closure(modules: list[str], root: Path = ROOT) -> dict[str, Path]:
 def _imports(source: bytes, path: str, package: str) -> tuple[tuple[str, bool], ...]:
     """All names in this source that may be modules, in full, and whether the source takes them as a value."""
     found = []
-    for node in ast.walk(parse(source, path)):
+    for node in statements(parse(source, path)):
         if isinstance(node, ast.Import):
             found += [(alias.name, True) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -1,12 +1,13 @@
-"""IR -> directory: compile, find the tokenizer, write. The stages and `eulerstack compile --output-dir` end here."""
+"""IR -> directory: make the payload, find the tokenizer, write. The stages and `eulerstack compile --output-dir` end here."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from eulerstack.compiler.compile import compile_ir
+from eulerstack.compiler.runtime import runtime_config
 from eulerstack.export.directory import Exported, check_free, write_directory
 from eulerstack.export.tokenizer import Contract, extra_tokens, resolve
-from eulerstack.ir.types import IR
+from eulerstack.ir.costs import costs
+from eulerstack.ir.types import IR, digest
 
 
 def export_model(
@@ -22,18 +23,18 @@ def export_model(
     Raises CompileError for what is not built yet, ExportError when the tokenizer does not fit or a write fails.
     """
     check_free(target, replace=False)
-    compiled = compile_ir(ir, name=name)
+    payload = runtime_config(ir)
     contract = Contract.of(ir.tokenizer_contract)
     extra = extra_tokens(ir.transition)
     tokenizer = resolve(contract, ir.model.vocab_size, extra_tokens=extra, max_length=ir.model.max_seq_len, fetch=True)
     return write_directory(
-        compiled.config,
+        payload,
         tokenizer,
         target,
         preset_name=name,
-        ir_digest=compiled.ir_digest,
+        ir_digest=digest(ir),
         seed=ir.training_hints.seed,
-        predicted_params=compiled.costs.total,
+        predicted_params=costs(ir).total,
         variant=variant,
         progress=progress,
     )

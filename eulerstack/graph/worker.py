@@ -33,7 +33,18 @@ PRELOAD = {
         "eulerstack.ir.normalizer",
         "eulerstack.compiler.compile",
     ),
-    "torch": ("torch", "safetensors.torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto"),
+    "torch": (
+        "torch",
+        "safetensors.torch",
+        "transformers:AutoModelForCausalLM",
+        "transformers:AutoTokenizer",
+        "transformers:GenerationMixin",
+        "transformers:GradientCheckpointingLayer",
+        "transformers:PreTrainedTokenizerFast",
+        "transformers.masking_utils",
+        "eulerstack.export.model",
+        "eulerstack.graph.warm",  # fails on transformers 4, which needs nothing of the kind
+    ),
 }
 WARM = {"front": "front", "package": "torch", "stranger": "torch"}
 PRELOAD_LIMIT = 600.0  # seconds until a job must have started

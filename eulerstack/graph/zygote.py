@@ -37,9 +37,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     request = json.loads(sys.argv[2])
     sys.path[:] = request["path"]
-    for module in request["preload"]:
+    for thing in request["preload"]:
         try:
-            importlib.import_module(module)
+            load(*thing.split(":"))
         except Exception:  # a job that needs it fails with the same error; one that does not need it must not
             traceback.print_exc()
     if "torch" in sys.modules:
@@ -47,6 +47,13 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     serve(control)
+
+
+def load(module: str, *names: str) -> None:
+    """Import a module, and what it imports only when asked for one of its names."""
+    found = importlib.import_module(module)
+    for name in names:
+        getattr(found, name)
 
 
 def serve(control: socket.socket) -> None:

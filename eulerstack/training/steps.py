@@ -19,7 +19,7 @@ def train_steps(
 
     Stops after the first loss that is not finite. `amp` computes in bfloat16 on a CUDA device.
     """
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
     device = next(model.parameters()).device
     losses = []
     model.train()

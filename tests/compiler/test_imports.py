@@ -1,8 +1,10 @@
+import ast
 from pathlib import Path
 
 import pytest
 
-from eulerstack.compiler.imports import meaning, package_closure
+from eulerstack.compiler import imports
+from eulerstack.compiler.imports import meaning, package_closure, statements
 from eulerstack.errors import CompileError
 
 SOURCE = '''"""What the file is for."""
@@ -126,3 +128,40 @@ def test_the_package_itself():
     found = package_closure(["eulerstack.compiler.closure"])
     assert {"eulerstack", "eulerstack.compiler", "eulerstack.compiler.imports", "eulerstack.errors"} <= set(found)
     assert not [name for name in found if name.startswith(("eulerstack.modeling", "eulerstack.language"))]
+
+
+NESTED = """
+try:
+    import a1
+except ValueError:
+    import a2
+else:
+    import a3
+finally:
+    import a4
+if x:
+    import a5
+elif y:
+    import a6
+while x:
+    with z:
+        import a7
+for _ in x:
+    pass
+else:
+    def f():
+        async def g():
+            import a8
+match x:
+    case 1:
+        class C:
+            import a9
+"""
+
+
+def test_no_statement_is_overlooked_however_deep():
+    found = {id(node) for node in statements(ast.parse(NESTED)) if isinstance(node, ast.Import)}
+    assert len(found) == 9
+    for path in Path(imports.__file__).parents[1].rglob("*.py"):
+        syntax = ast.parse(path.read_bytes())
+        assert {id(n) for n in ast.walk(syntax) if isinstance(n, ast.stmt)} <= {id(n) for n in statements(syntax)}

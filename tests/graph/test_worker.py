@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -227,7 +228,9 @@ def test_closing_interrupts_and_is_no_failure(job, tmp_path):
 
 
 def test_what_is_named_to_be_preloaded_exists():
-    assert [name for name in PRELOAD["front"] if find_spec(name) is None] == []
+    names = [name.partition(":") for kind in PRELOAD.values() for name in kind]
+    assert [module for module, _, _ in names if find_spec(module) is None] == []
+    assert [name for module, _, name in names if name and not hasattr(import_module(module), name)] == []
 
 
 STRANGER = """
@@ -253,7 +256,9 @@ def test_a_stranger_has_torch_at_hand_and_neither_eulerstack_nor_a_network(pool,
     pool.run(stranger)
     found = json.loads(out.read_text())
     assert found["argv"] == ["argument", str(out)]
-    assert set(PRELOAD["torch"]) <= set(found["loaded"])
+    own = {name for name in PRELOAD["torch"] if name.startswith("eulerstack")}
+    assert {name.partition(":")[0] for name in PRELOAD["torch"]} - own <= set(found["loaded"])
+    assert [name for name in found["loaded"] if name.partition(".")[0] == "eulerstack"] == []
     assert (found["name"], found["offline"], found["threads"]) == ("__main__", True, 1)
     assert "strangers do not have it" in found["eulerstack"]
     assert "strangers do not have it" in found["eulerstack.errors"]
