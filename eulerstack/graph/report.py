@@ -1,4 +1,4 @@
-"""What a doit run prints: a line for each task that was executed, and one at the end."""
+"""What a doit run prints: a line for each task that was executed, a table of verdicts, and a line at the end."""
 
 import signal
 import sys
@@ -9,6 +9,7 @@ from doit.exceptions import UnmetDependency
 from doit.reporter import ConsoleReporter
 
 from eulerstack.graph.step import SKIPPED, Step
+from eulerstack.graph.verdicts import Verdicts
 
 
 class Reporter(ConsoleReporter):
@@ -21,6 +22,7 @@ class Reporter(ConsoleReporter):
         self.began = time.monotonic()
         self.started: dict[str, float] = {}
         self.counts: Counter[str] = Counter()
+        self.verdicts = Verdicts()
 
     def initialize(self, tasks, selected_tasks):
         """Before the first task: tidy up after killed runs, and let SIGTERM end this one as Ctrl-C does."""
@@ -39,6 +41,7 @@ class Reporter(ConsoleReporter):
         step = step_of(task)
         if step is not None:
             self.counts[step.note or "up to date"] += 1
+            self.verdicts.ended(step, "up to date")
 
     def skip_ignore(self, task):
         self.counts["ignored"] += 1
@@ -48,18 +51,25 @@ class Reporter(ConsoleReporter):
         if step is None:
             return
         self.counts[step.note or step.how] += 1
+        self.verdicts.ended(step, "" if step.note else step.how)
         self._line(task, *((SKIPPED, step.skipped_for) if step.note else (step.how, step.summary)))
 
     def add_failure(self, task, fail):
+        step = step_of(task)
         if isinstance(fail, UnmetDependency):
             self.counts["blocked"] += 1
-            self._line(task, "blocked", f"needs {fail.message}, which failed")
+            why = f"needs {fail.message}, which failed"
+            self._line(task, "blocked", why)
+            if step is not None:
+                self.verdicts.blocked(step, why)
         else:
             self.counts["failed"] += 1
             self._line(task, "FAILED", "")
             self.write(f"{fail.get_msg().strip()}\n")
+            self.verdicts.failed(step, fail.get_msg())
 
     def complete_run(self):
+        self.write(self.verdicts.text())
         total = sum(self.counts.values())
         counted = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()) if what != "up to date")
         fresh = self.counts["up to date"]

@@ -43,7 +43,7 @@ SEE = "docs/building.md#failures"
 
 @dataclass
 class Step:
-    """A task of the graph. `how` and `summary` say what its last `build` came to."""
+    """A task of the graph. `how` and `summary` say what its last `build` came to, or what its stamp says."""
 
     stage: ModuleType
     preset: Path
@@ -107,7 +107,7 @@ class Step:
                 self._was_fresh = written["key"] == self.key() and self.place.store.is_published(
                     written["outputs"], self.build_folder
                 )
-            self.note = written["note"]
+            self.summary, self.note = written["summary"], written["note"]
         return self._was_fresh
 
     def reason(self) -> str:

@@ -3,6 +3,7 @@
 import io
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,10 @@ from eulerstack.graph.report import Reporter
 
 def task(name: str, how: str = "made", summary: str = "12 layers", note: str = "") -> SimpleNamespace:
     place = SimpleNamespace(sources=SimpleNamespace(pin=lambda: None), sweep=lambda: None)
+    stage_name, _, preset = name.partition(":")
+    stage = SimpleNamespace(check=None) if stage_name.endswith("sanity") else SimpleNamespace()
     step = SimpleNamespace(how=how, summary=summary, note=note, skipped_for=note.removeprefix("skipped: "), place=place)
+    vars(step).update(stage=stage, stage_name=stage_name, preset=Path(f"{preset}.yml"))
     return SimpleNamespace(name=name, meta={"step": step})
 
 
@@ -63,12 +67,52 @@ def test_executed_tasks_have_a_line_each_and_groups_have_none(reporter):
     ]
 
 
+def test_the_verdicts_of_several_presets_are_told_again_in_a_table(reporter):
+    reporter.add_success(task("cpu_sanity:good", summary="PASS: 7 of 7 laws, loss 5.9 -> 2.3"))
+    reporter.skip_uptodate(task("cpu_sanity:a_fresh_one", summary="PASS: 7 of 7 laws, loss 5.8 -> 2.1"))
+    wrong = "cpu_sanity.json: SanityError: causal: 3e-01 sd, first apart after layer 1\nFix: mend\nSee: that"
+    reporter.add_failure(task("cpu_sanity:bad"), TaskFailed(wrong))
+    reporter.add_failure(task("cpu_sanity:later"), UnmetDependency("compile:later"))
+    reporter.add_failure(SimpleNamespace(name="sanity", meta=None), UnmetDependency("cpu_sanity:bad"))
+    with pytest.raises(SystemExit):
+        reporter.complete_run()
+    table = [line.rstrip() for line in printed(reporter)[-7:-1]]
+    assert table == [
+        "cpu_sanity of 4 presets: 2 PASS, 1 FAIL, 1 blocked",
+        "a_fresh_one  PASS     7 of 7 laws, loss 5.8 -> 2.1                 up to date",
+        "bad          FAIL     causal: 3e-01 sd, first apart after layer 1",
+        "good         PASS     7 of 7 laws, loss 5.9 -> 2.3                 made",
+        "later        blocked  needs compile:later, which failed",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("names", [("cpu_sanity:one",), ("normalize:one", "normalize:two")])
+def test_one_verdict_and_stages_that_judge_nothing_need_no_table(reporter, names):
+    for name in names:
+        reporter.add_success(task(name))
+    reporter.complete_run()
+    assert len(printed(reporter)) == len(names) + 1
+
+
+def test_nothing_new_needs_no_table(reporter):
+    for name in ("cpu_sanity:one", "cpu_sanity:two"):
+        reporter.skip_uptodate(task(name, summary="PASS: 7 of 7 laws"))
+    reporter.complete_run()
+    assert printed(reporter) == ["2 tasks up to date"]
+
+
 def test_skipped_is_never_said_to_be_done(reporter):
     reporter.add_success(task("gpu_sanity:one", summary="skipped: no device", note="skipped: no device"))
-    reporter.skip_uptodate(task("gpu_sanity:two", note="skipped: no device"))
+    reporter.skip_uptodate(task("gpu_sanity:two", summary="skipped: no device", note="skipped: no device"))
     reporter.complete_run()
     assert printed(reporter) == [
         "gpu_sanity:one  skipped      0.0 s  no device",
+        "",
+        "gpu_sanity of 2 presets: 2 skipped",
+        "one  skipped  no device",
+        "two  skipped  no device  up to date",
+        "",
         "2 skipped: no device, 0 up to date in 0.0 s",
     ]
 
