@@ -13,6 +13,15 @@ from eulerstack.compiler.closure import EXPORTS, MODELING
 REPO = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser):
+    """The options of the gated suites, tests/integration/. Here, for a plain `pytest` asks no deeper conftest."""
+    group = parser.getgroup("full size", "presets at full size (docs/tutorials/06_sanity_training.md)")
+    for suite in ("llm", "arch", "mini"):
+        group.addoption(f"--{suite}-presets", default="all", metavar="NAMES", help="`all`, or names with commas")
+        group.addoption(f"--{suite}-steps", default="20", metavar="N", help="how many steps to train (20)")
+        group.addoption(f"--{suite}-lr", default="1e-4", metavar="RATE", help="the learning rate (1e-4)")
+
+
 @pytest.fixture(autouse=True)
 def workspace(tmp_path_factory, monkeypatch):
     """Every test writes its cache and artifacts into one folder of the run, never into the checkout."""
@@ -26,6 +35,12 @@ def workspace(tmp_path_factory, monkeypatch):
 def catalogue() -> dict[str, Path]:
     """The presets of the catalogue by name."""
     return {path.stem: path for path in sorted((REPO / "presets").glob("*.yml"))}
+
+
+@pytest.fixture(scope="session")
+def primitives() -> dict[str, Path]:
+    """The small presets that show one primitive each, by name."""
+    return {path.stem: path for path in sorted((REPO / "examples" / "primitives").glob("*.yml"))}
 
 
 @pytest.fixture(scope="session")

@@ -78,13 +78,3 @@ def test_a_skip_or_an_ignore_has_a_reason(path):
 
 def test_the_catalogue_is_presets_only():
     assert {p.suffix for p in (REPO / "presets").iterdir()} == {".yml"}
-
-
-@pytest.mark.parametrize("path", sorted((REPO / "presets").glob("*.yml")), ids=lambda p: p.stem)
-def test_a_preset_teaches_cites_and_points_an_editor_to_the_schema(path):
-    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    text = "\n".join(comments)
-    assert comments[0] == "# yaml-language-server: $schema=../docs/schema.json"
-    assert "Teaches:" in text
-    assert "Papers:" in text
-    assert "Compare with:" in text

@@ -78,10 +78,6 @@ def test_what_pyyaml_loads_means_the_same(path):
     assert check(yaml.safe_load(path.read_text(encoding="utf-8"))).spec == load_preset(path).spec
 
 
-def test_the_catalogue_has_no_warnings():
-    assert [str(w) for p in sorted((REPO / "presets").glob("*.yml")) for w in load_preset(p).warnings] == []
-
-
 def test_the_exception_is_of_the_first_problem_in_the_file():
     kinds = {"duplicate_key": ParseError, "unknown_key": ValidationError, "heads_do_not_divide": CompatibilityError}
     for name, kind in kinds.items():

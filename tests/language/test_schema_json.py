@@ -14,7 +14,8 @@ from eulerstack.language.schema_json import json_schema
 
 HERE = Path(__file__).parent
 REPO = HERE.parents[1]
-VALID = sorted((HERE / "valid").glob("*.yml")) + sorted((REPO / "presets").glob("*.yml"))
+SHIPPED = sorted((REPO / "presets").glob("*.yml")) + sorted((REPO / "examples" / "primitives").glob("*.yml"))
+VALID = sorted((HERE / "valid").glob("*.yml")) + SHIPPED
 BROKEN = sorted((HERE / "broken").glob("*.yml"))
 
 
@@ -34,7 +35,7 @@ def test_valid_presets_are_valid(validator, path):
     assert [e.message for e in validator.iter_errors(load_preset(path).source.tree)] == []
 
 
-@pytest.mark.parametrize("path", sorted((REPO / "presets").glob("*.yml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.stem)
 def test_the_catalogue_is_valid_as_an_editor_reads_it(validator, path):
     assert [e.message for e in validator.iter_errors(yaml.safe_load(path.read_text(encoding="utf-8")))] == []
 

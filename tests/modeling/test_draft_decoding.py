@@ -107,13 +107,12 @@ def test_rows_of_a_padded_batch(both, family):
     assert fewer < passes
 
 
-CATALOGUE = ("arch_beginner_llama", "arch_advanced_jamba", "arch_intermediate_mistral", "arch_expert_retnet_mini")
-CATALOGUE += ("arch_expert_ttt_mini", "arch_expert_hyper_mini", "arch_expert_depth_mini")
+PRESETS = ("arch_beginner_llama", "arch_advanced_jamba", "arch_intermediate_mistral", "retnet", "ttt", "hyper", "depth")
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_presets_with_heads_that_have_learnt_nothing(catalogue, name):
-    tree = yaml.safe_load(catalogue[name].read_text())
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_with_heads_that_have_learnt_nothing(catalogue, primitives, name):
+    tree = yaml.safe_load((catalogue | primitives)[name].read_text())
     last = tree["layer_schedule"][-1]["template"]
     tree["head"] |= {"type": "causal_lm_mtp", "mtp": {"n_predict": 2, "head_template": last}}
     torch.manual_seed(0)
