@@ -28,6 +28,7 @@ def workspace(tmp_path_factory, monkeypatch):
     home = tmp_path_factory.getbasetemp() / "workspace"
     home.mkdir(exist_ok=True)
     monkeypatch.setenv("EULERSTACK_HOME", str(home))
+    monkeypatch.delenv("EULERSTACK_DEVICE", raising=False)  # it is for the gated suites
     return home
 
 

@@ -1,24 +1,25 @@
-"""`eulerstack explain`: what a preset builds and costs, without building it."""
+"""`eulerstack explain`: what a preset builds, costs and needs, without building it."""
 
 import json
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 
 import click
 
 from eulerstack.cli.brief import brief
 from eulerstack.cli.options import count, length_option, preset_option, show_warnings, size
-from eulerstack.language.where import leaves
 
 
 @click.command("explain")
 @preset_option
 @length_option
+@click.option("--batch", type=click.IntRange(min=1), default=1, help="Sequences at once, for memory; 1 by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option("--brief", "in_brief", is_flag=True, help="Print one sentence: the numbers at the head of a preset file.")
-def command(preset: Path, length: int | None, as_json: bool, in_brief: bool) -> None:
-    """Print the layers of a preset, its parameters, FLOPs and cache."""
+def command(preset: Path, length: int | None, batch: int, as_json: bool, in_brief: bool) -> None:
+    """Draw a preset, and print its sizes, its costs by kind of layer, and the memory it needs."""
+    from eulerstack.cli.diagram import Diagram
+    from eulerstack.cli.kinds import kinds_of
     from eulerstack.compiler.judge import judge
     from eulerstack.errors import CompileError
 
@@ -28,14 +29,19 @@ def command(preset: Path, length: int | None, as_json: bool, in_brief: bool) -> 
     if in_brief:
         click.echo(brief(judged.ir))
         return
+    diagram = Diagram(judged.ir, kinds_of(judged.ir))
     if as_json:
-        click.echo(json.dumps(_figures(judged.ir, judged.costs), indent=1))
+        click.echo(json.dumps(_figures(diagram, judged.costs, batch), indent=1))
         return
     show_warnings(judged.warnings)
-    _describe(judged.ir, judged.costs)
+    click.echo("\n".join(_described(diagram, judged.costs, batch)))
 
 
-def _figures(ir, costs) -> dict:
+def _figures(diagram, costs, batch: int) -> dict:
+    from eulerstack.cli.ledger import ledger
+    from eulerstack.cli.needs import serving, training
+
+    ir = diagram.ir
     return {
         "name": ir.model.name,
         "layers": len(ir.layers),
@@ -43,21 +49,62 @@ def _figures(ir, costs) -> dict:
         "flops_per_token": costs.flops_per_token,
         "kv_cache_bytes": costs.kv_cache_bytes,
         "state_bytes": costs.state_bytes,
+        "length": costs.length,
+        "batch": batch,
+        "dims": asdict(ir.model),
+        "schedule": diagram.tree(),
+        "costs": [asdict(row) for row in ledger(ir, diagram.kinds, costs)],
+        "training_bytes": training(ir, costs, batch),
+        "serving_bytes": serving(costs, batch),
     }
 
 
-def _describe(ir, costs) -> None:
-    m = ir.model
-    click.echo(f"{m.name}: {len(ir.layers)} layers of {m.d_model}, vocabulary {m.vocab_size:,}, {m.dtype}")
-    number = 0
-    first = {layer.template: layer for layer in reversed(ir.layers)}
-    place = _places(ir)
-    for _, run in groupby(ir.layers, key=lambda layer: (_built(layer), place[layer.index])):
-        layer, *others = run
-        last = f"-{number + len(others)}" if others else ""
-        kind = _kind(layer) + _difference(layer, first[layer.template]) + place[layer.index]
-        click.echo(f"  {f'{number}{last}':>7}  {layer.template}: {kind}")
-        number += 1 + len(others)
+def _described(diagram, costs, batch: int) -> list[str]:
+    from eulerstack.cli.layer_diagram import draw_layer
+
+    ir, m = diagram.ir, diagram.ir.model
+    lines = [f"{m.name}: {len(ir.layers)} layers of {m.d_model}, vocabulary {m.vocab_size:,}, {m.dtype}", ""]
+    lines += diagram.lines()
+    for kind in diagram.kinds:
+        lines += ["", *draw_layer(kind, ir.dims)]
+    lines += ["", *_dims(m), "", *_costs(diagram, costs), "", *_totals(m, costs)]
+    return [*lines, "", *_memory(ir, costs, batch)]
+
+
+def _dims(m) -> list[str]:
+    from eulerstack.cli.tables import labelled
+    from eulerstack.cli.words import said
+
+    names = ("d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "max_seq_len", "norm_eps")
+    return labelled("", "dims", [f"{name} {said(getattr(m, name))}" for name in names], 12)
+
+
+def _costs(diagram, costs) -> list[str]:
+    """The table by kind, every column of which sums to its last line."""
+    from eulerstack.cli.ledger import ledger, total
+    from eulerstack.cli.tables import columns
+    from eulerstack.cli.words import short
+
+    rows = ledger(diagram.ir, diagram.kinds, costs)
+    rows.append(total(rows, len(diagram.ir.layers)))
+    head = ("kind", "count", "params", "share", "active", "FLOP/token", "KV cache", "state")
+    table = [
+        (
+            short(row.name) if row.layers else row.name,
+            f"{row.count:,}",
+            count(row.params),
+            f"{row.params / costs.total:.1%}",
+            count(row.active),
+            count(row.flops_per_token),
+            size(row.kv_cache_bytes),
+            size(row.state_bytes),
+        )
+        for row in rows
+    ]
+    return columns([head, *table])
+
+
+def _totals(m, costs) -> list[str]:
     rows = (
         ("parameters", f"{count(costs.total)} ({costs.total:,})"),
         ("active", f"{count(costs.active)} per token"),
@@ -67,58 +114,27 @@ def _describe(ir, costs) -> None:
         ("KV cache", f"{size(costs.kv_cache_bytes)} per sequence at {costs.length:,} tokens"),
         ("state", f"{size(costs.state_bytes)} per sequence"),
     )
-    for name, value in rows:
-        click.echo(f"{name:<11} {value}")
+    return [f"{name:<11} {value}" for name, value in rows]
 
 
-def _built(layer) -> dict:
-    """What a layer is made of, wherever it stands."""
-    return {key: value for key, value in asdict(layer).items() if key not in ("index", "entry")}
+def _memory(ir, costs, batch: int) -> list[str]:
+    from eulerstack.cli.needs import serving, training
+
+    dtype, many = ir.model.dtype, f"{batch:,} sequence{'s' * (batch > 1)} of {costs.length:,} tokens"
+    copies = "two moments" if dtype == "float32" else "a master copy and two moments"
+    return [
+        f"memory      for {many}",
+        *_sum("training", training(ir, costs, batch)),
+        f"            Weights and gradients are {dtype}, AdamW has {copies} in",
+        "            float32. Inputs of layers are what stays where every layer is recomputed in the backward",
+        "            pass; the layer that is being recomputed and the logits come on top.",
+        *_sum("serving", serving(costs, batch)),
+    ]
 
 
-def _difference(layer, other) -> str:
-    """What `layer` has of its own beside `other`, but for the window, which `_kind` says."""
-    known = dict(leaves(_built(other)))
-    own = [f"{key} {_word(value)}" for key, value in leaves(_built(layer)) if known.get(key, value) != value]
-    shown = [text for text in own if not text.startswith("mixer.attention.window ")]
-    return f" ({', '.join(shown)})" if shown else ""
+def _sum(name: str, needs: dict[str, int]) -> list[str]:
+    """What makes a sum, and the sum."""
+    from eulerstack.cli.tables import labelled
 
-
-def _places(ir) -> dict[int, str]:
-    """Where in the schedule a layer stands, if not in a plain row."""
-    places = dict.fromkeys(range(len(ir.layers)), "")
-    for run in ir.schedule:
-        if run.type == "integrator":
-            places[run.layer] = f", {run.options.type} in {run.options.steps} steps"
-        elif run.type == "parallel":
-            places |= {i: f", stream {s.stream} ({run.merge.type})" for s in run.streams for i in s.layers}
-    return places
-
-
-def _word(value: object) -> str:
-    """A value as a preset spells it."""
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _kind(layer) -> str:
-    """Mixer and FFN in a few words."""
-    mixer = layer.mixer
-    words = [getattr(getattr(mixer, "mamba", None), "variant", mixer.type)]
-    options = getattr(mixer, "attention", None)
-    if options is not None and options.window:
-        words.append(f"window {options.window}")
-    if options is not None and options.latent_dim:
-        words.append(f"latent {options.latent_dim}")
-    ffn = layer.ffn.type
-    if moe := getattr(layer.ffn, "moe", None):
-        shared = f" + {moe.shared_experts} shared" if moe.shared_experts else ""
-        ffn = f"moe {moe.top_k} of {moe.experts}{shared}"
-    return ", ".join([" ".join(words), ffn, *_around(layer)])
-
-
-def _around(layer) -> list[str]:
-    """What a layer has beside its mixer and FFN."""
-    words = [layer.memory.type] if layer.memory else []
-    words += [f"{layer.shape_change.d_out} wide inside"] if layer.shape_change else []
-    words += [f"{layer.residual.hyper.expand} residual streams"] if layer.residual.hyper else []
-    return words + ([f"{layer.depth_gating.capacity:.0%} of the tokens"] if layer.depth_gating else [])
+    terms = [f"{key.replace('_', ' ').replace('kv', 'KV')} {size(n)}" for key, n in needs.items() if key != "total"]
+    return labelled("", name, [f"{size(needs['total'])}: {terms[0]}", *terms[1:]], 12)

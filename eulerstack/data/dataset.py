@@ -9,7 +9,7 @@ import numpy as np
 
 from eulerstack.errors import DataError, Problem
 
-SEE = "docs/tutorials/06_sanity_training.md"
+SEE = "docs/tutorials/05_prepare_data.md"
 
 
 @dataclass(frozen=True)

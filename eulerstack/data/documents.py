@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from eulerstack.errors import DataError, Problem
 
-SEE = "docs/tutorials/06_sanity_training.md"
+SEE = "docs/tutorials/05_prepare_data.md#documents-dolma-jsonl"
 MOST = 10  # problems reported of one file
 
 

@@ -1,4 +1,4 @@
-"""IR -> directory: make the payload, find the tokenizer, write. The stages and `eulerstack compile --output-dir` end here."""
+"""IR -> directory: payload, tokenizer, write. The stages and `eulerstack compile --output-dir` end here."""
 
 from collections.abc import Callable
 from pathlib import Path

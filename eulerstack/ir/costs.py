@@ -4,8 +4,9 @@ Every part states its own figures (`language/block.py`, Part); here they are sum
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
+from eulerstack.ir.alike import alike
 from eulerstack.ir.tensors import (
     after,
     before,
@@ -21,6 +22,7 @@ from eulerstack.ir.types import DTYPE_BYTES, IR, Layer, layers_of
 from eulerstack.language.block import Dims, Shape
 
 FLOAT32_BYTES = DTYPE_BYTES["float32"]
+PER_EVALUATION = ("flops_per_token", "kv_cache_bytes", "state_bytes")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def costs(ir: IR, length: int | None = None) -> Costs:
     """The costs of `ir` at `length` tokens, by default its max_seq_len."""
     length = length or ir.model.max_seq_len
     times = {index: _evaluations(run) for run in ir.schedule for index in layers_of(run)}
-    layers = tuple(_layer_costs(layer, ir.dims, length, times[layer.index]) for layer in ir.layers)
+    layers = _costs_of_layers(ir, length, times)
     merges = [(run.merge, len(run.streams)) for run in ir.schedule if run.type == "parallel"]
     outer = [before(ir), after(ir), *(run_parameters(run, ir) for run in ir.schedule)]
     extra = _size(mtp_parameters(ir))
@@ -93,7 +95,19 @@ def _evaluations(run) -> int:
     return run.options.evaluations if run.type == "integrator" else 1
 
 
-def _layer_costs(layer: Layer, dims: Dims, length: int, times: int) -> LayerCosts:
+def _costs_of_layers(ir: IR, length: int, times: dict[int, int]) -> tuple[LayerCosts, ...]:
+    """In order; layers that are built alike are counted once."""
+    found = {}
+    for group in alike(ir.layers):
+        one = _layer_costs(group[0], ir.dims, length)
+        for layer in group:
+            many = {name: times[layer.index] * getattr(one, name) for name in PER_EVALUATION}
+            found[layer.index] = replace(one, index=layer.index, **many)
+    return tuple(found[layer.index] for layer in ir.layers)
+
+
+def _layer_costs(layer: Layer, dims: Dims, length: int) -> LayerCosts:
+    """Of one evaluation."""
     inner, parts = inner_dims(layer, dims), parts_of(layer).values()
     total = _size(layer_parameters(layer, dims))
     wrapped, many = layer.shape_change, len(branches(layer))
@@ -110,9 +124,9 @@ def _layer_costs(layer: Layer, dims: Dims, length: int, times: int) -> LayerCost
         template=layer.template,
         total=total,
         active=total - layer.ffn.idle(inner),
-        flops_per_token=times * flops,
-        kv_cache_bytes=times * kv,
-        state_bytes=times * state,
+        flops_per_token=flops,
+        kv_cache_bytes=kv,
+        state_bytes=state,
     )
 
 

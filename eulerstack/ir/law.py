@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from eulerstack.errors import NormalizationError, Problem
+from eulerstack.ir.alike import alike
 from eulerstack.ir.tensors import inner_dims
 from eulerstack.ir.types import IR, Layer, layers_of
+from eulerstack.language.block import Dims
 from eulerstack.language.template import state_of
 
 
@@ -58,18 +60,22 @@ def rotation_is_in_pairs(ir: IR) -> Breaches:
 def layers_are_complete(ir: IR) -> Breaches:
     if any(getattr(ir.model, key) is None for key in ("n_kv_heads", "head_dim", "d_ff")):
         return
-    for layer in _all_layers(ir):
-        where = f"layers[{layer.index}]"
-        for role in ("mixer", "ffn"):
-            part = getattr(layer, role)
-            if part.completed(inner_dims(layer, ir.dims)) != part:
-                yield f"{where}.{role}", "a default is not written out"
-        if layer.mixer.type == layer.ffn.type == "none":
-            yield where, "neither mixer nor ffn"
-        if layer.norm.bias is None:
-            yield f"{where}.norm.bias", "is not written out"
-        if layer.state != state_of(layer.mixer):
-            yield f"{where}.state", f"is not what a {layer.mixer.type} mixer keeps"
+    for group in alike(_all_layers(ir)):
+        breaches = tuple(_incomplete(group[0], inner_dims(group[0], ir.dims)))
+        yield from ((f"layers[{layer.index}]{where}", what) for layer in group for where, what in breaches)
+
+
+def _incomplete(layer: Layer, dims: Dims) -> Breaches:
+    for role in ("mixer", "ffn"):
+        part = getattr(layer, role)
+        if part.completed(dims) != part:
+            yield f".{role}", "a default is not written out"
+    if layer.mixer.type == layer.ffn.type == "none":
+        yield "", "neither mixer nor ffn"
+    if layer.norm.bias is None:
+        yield ".norm.bias", "is not written out"
+    if layer.state != state_of(layer.mixer):
+        yield ".state", f"is not what a {layer.mixer.type} mixer keeps"
 
 
 def one_residual_stream(ir: IR) -> Breaches:

@@ -74,10 +74,14 @@ def _within(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _row(key: str, node: dict[str, Any], required: bool, schema: dict[str, Any]) -> str:
     name = f"`{key}`" + (" **ext**" if node.get("ext") else "")
-    meaning, _, derived = node.get("description", "").partition(DERIVED)
-    default = "required" if required else derived or _default(node)
-    cells = (name, _value(node, schema), default, meaning)
+    cells = (name, *described(node, required, schema))
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def described(node: dict[str, Any], required: bool, schema: dict[str, Any]) -> tuple[str, str, str]:
+    """The value, default and meaning of a key in words."""
+    meaning, _, derived = node.get("description", "").partition(DERIVED)
+    return _value(node, schema), "required" if required else derived or _default(node), meaning
 
 
 def _default(node: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from eulerstack import __version__, cli
 from eulerstack.cli.main import main
 
-COMMANDS = ["compile", "explain", "init", "presets", "schema", "validate"]
+COMMANDS = ["compile", "diff", "explain", "init", "presets", "schema", "validate"]
 
 
 def test_version(run):
@@ -39,7 +39,7 @@ def test_nothing_asked_is_a_usage_error_that_helps(run):
 def test_an_unknown_command_gets_a_hint(run):
     said = run("expalin", "-p", "tiny")
     assert said.status == 2
-    assert "no command 'expalin'. Did you mean 'explain'? Commands: compile, explain, init," in said.err
+    assert "no command 'expalin'. Did you mean 'explain'? Commands: compile, diff, explain, init," in said.err
     assert "Did you mean" not in run("zzz").err
 
 
@@ -112,7 +112,11 @@ def test_the_front_needs_no_torch(own):
         ["validate", "-p", "tiny", "--report"],
         ["explain", "-p", "tiny"],
         ["explain", "-p", "tiny", "--json"],
+        ["explain", "-p", "tiny", "--brief"],
+        ["diff", "tiny", "llm_0p1b_jamba"],
+        ["diff", "tiny", "tiny", "--json"],
         ["presets", "list"],
+        ["presets", "list", "--json"],
         ["presets", "show", "tiny"],
         ["schema"],
         ["schema", "--json"],

@@ -1,25 +1,100 @@
+import json
+
 import pytest
 
+from eulerstack.cli.levels import OTHER, OWN, group_of, grouped
+from eulerstack.ir.costs import costs
+from eulerstack.ir.normalizer import normalize_to_ir
 from eulerstack.paths import catalogue_dir
+
+GROUPS = {
+    "arch_beginner_gpt2": "beginner",
+    "arch_expert_blackmamba": "expert",
+    "arch_expert_blackmamba_mini": "expert mini",
+    "arch_expert_mini": "expert",
+    "llm_0p1b_simple": "llm 0.1 B",
+    "llm_16b_moe": "llm 16 B",
+    "llm_large_moe": OTHER,
+    "my_model": OTHER,
+}
 
 
 def rows(said) -> dict[str, str]:
-    return {line.split()[0]: line for line in said.out.splitlines()[1:]}
+    """The lines of presets; names of groups and notes begin elsewhere."""
+    return {line.split()[0]: line for line in said.out.splitlines()[1:] if line[:2] == "  " != line[1:3]}
+
+
+def groups(said) -> list[str]:
+    return [line for line in said.out.splitlines()[1:] if not line.startswith((" ", "*"))]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_name_says_the_level(name):
+    assert group_of(name) == GROUPS[name]
+
+
+def test_levels_come_before_sizes_and_sizes_in_order(tmp_path):
+    names = ["zoo", "llm_16b_moe", "llm_2b_moe", "arch_expert_a_mini", "arch_expert_a", "arch_beginner_a", "llm_0p8b_x"]
+    found = grouped([tmp_path / f"{name}.yml" for name in names], None)
+    assert list(found) == ["beginner", "expert", "expert mini", "llm 0.8 B", "llm 2 B", "llm 16 B", OTHER]
 
 
 def test_own_presets_come_first_then_the_catalogue(run, own):
     said = run("presets", "list")
     assert (said.status, said.err) == (0, "")
     found = rows(said)
-    catalogue = sorted(path.stem for path in catalogue_dir().glob("*.yml"))
-    assert list(found) == ["tiny", *catalogue]
-    assert found["tiny"].split()[1] == "3"
-    assert found["tiny"].endswith("attention, mamba2")
-    assert len(catalogue) >= 32
+    assert next(iter(found)) == "tiny"
+    assert set(found) == {"tiny", *(path.stem for path in catalogue_dir().glob("*.yml"))}
+    assert groups(said)[0] == OWN
+    assert len(groups(said)) == len(set(groups(said)))
 
 
-def test_figures_of_a_column_have_the_same_number_of_digits(run, own):
-    figures = [row.split()[column] for row in rows(run("presets", "list")).values() for column in (2, 4)]
+def test_the_catalogue_itself_is_no_workspace(run, monkeypatch):
+    monkeypatch.setenv("EULERSTACK_HOME", str(catalogue_dir().parent))
+    said = run("presets", "list")
+    assert OWN not in groups(said)
+    assert "beginner" in groups(said)
+
+
+def test_the_figures_of_a_row(run, own):
+    """362,040 parameters and 15 tokens of 256 bytes, as computed by hand in test_explain_command.py."""
+    assert rows(run("presets", "list"))["tiny"].split() == [
+        *("tiny", "3", "362.0", "K", "337.5", "K", "3.75", "KiB*", "-", "attention,", "mamba2")
+    ]
+    row = json.loads(run("presets", "list", "--json").out)[0]
+    assert row == {
+        "name": "tiny",
+        "group": OWN,
+        "layers": 3,
+        "mixers": ["attention", "mamba2"],
+        "params": 362_040,
+        "active": 337_464,
+        "kv_cache_bytes": 3840,
+        "target_ratio": None,
+        "max_seq_len": 64,
+    }
+
+
+def test_the_target_and_what_ends_before_the_usual_length(run, own, preset):
+    (own / "presets" / "tiny.yml").unlink()
+    preset("aimed", "max_seq_len: 64, ", "max_seq_len: 4096, target_params: 355000, ")
+    assert rows(run("presets", "list"))["aimed"].split()[6:9] == ["3.75", "KiB", "1.02"]
+
+
+def test_every_row_is_what_its_preset_costs(run, catalogue):
+    found = {row["name"]: row for row in json.loads(run("presets", "list", "--json").out)}
+    for name in list(catalogue)[::8]:
+        ir = normalize_to_ir(catalogue[name])
+        cost = costs(ir, 4096)
+        assert (found[name]["params"], found[name]["active"]) == (cost.total, cost.active)
+        assert found[name]["kv_cache_bytes"] == cost.kv_cache_bytes
+        assert found[name]["layers"] == len(ir.layers)
+
+
+def test_rows_fit_on_a_page_and_figures_have_four_digits(run, own):
+    said = run("presets", "list")
+    assert max(map(len, said.out.splitlines())) <= 100
+    figures = [row.split()[column] for row in rows(said).values() for column in (2, 4)]
     assert {len(figure.replace(".", "")) for figure in figures} == {4}
 
 
@@ -39,6 +114,10 @@ def test_a_broken_preset_among_them_is_said_and_hides_none(run, own, preset):
     assert "ParseError: " in found["folder"]
     assert "ParseError: " in found["binary"]
     assert {"tiny", "llm_0p1b_simple"} < set(found)
+    said = run("presets", "list", "--json")
+    assert said.status == 1
+    errors = {row["name"]: row["error"] for row in json.loads(said.out) if "error" in row}
+    assert errors == {"broken": "ValidationError", "folder": "ParseError", "binary": "ParseError"}
 
 
 def test_what_is_not_built_yet_is_listed_so(run, unbuilt):

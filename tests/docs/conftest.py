@@ -44,12 +44,17 @@ def _blocks():
 
 @pytest.fixture
 def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
-    """A workspace without presets of its own, so with the catalogue's; the current directory. All share one cache."""
+    """A workspace without presets of its own, so with the catalogue's; the current directory. All share one cache.
+
+    `$EXAMPLES` is the `examples/` of the checkout.
+    """
     from eulerstack.cli.init_command import DODO
 
     (tmp_path / "dodo.py").write_text(DODO)
     monkeypatch.setenv("EULERSTACK_HOME", "")
+    monkeypatch.delenv("EULERSTACK_BUILD", raising=False)
     monkeypatch.setenv("EULERSTACK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("EXAMPLES", str(REPO / "examples"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

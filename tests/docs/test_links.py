@@ -43,6 +43,7 @@ def test_the_sources_do_point_there():
         "README.md",
         "docs/building.md",
         "docs/language.md",
+        "docs/tutorials/05_prepare_data.md",
         "docs/tutorials/06_sanity_training.md",
     }
 

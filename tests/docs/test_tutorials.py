@@ -1,6 +1,15 @@
 """The tutorials run as they are written, block after block, in one empty workspace.
 
-A block without a language is what the block above it prints, its numbers aside; one marked `text` is only shown.
+| block | what happens |
+|---|---|
+| bash | runs, and ends with status 0, or with that of a first line `# exit 1` |
+| python | runs; names live on in the blocks below |
+| none | is what the block above it printed, numbers and widths of columns aside; a line `...` stands for any lines |
+| yaml, `# file: presets/x.yml` | is written there, and is a valid preset |
+| yaml, `# in: NAME` | occurs in that preset of the catalogue or of examples/primitives |
+| text | is only shown |
+
+What stands under a heading `GPU mode` runs where there is a CUDA device.
 """
 
 import re
@@ -9,48 +18,111 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import yaml
 
+from eulerstack.compiler.judge import judge
+from eulerstack.errors import EulerStackError
+from eulerstack.paths import catalogue_dir
 from eulerstack.stages.gpu_sanity import devices
 
-TUTORIALS = sorted(f"docs/tutorials/{path.name}" for path in Path(__file__).parents[2].glob("docs/tutorials/*.md"))
+REPO = Path(__file__).resolve().parents[2]
+TUTORIALS = sorted(f"docs/tutorials/{path.name}" for path in REPO.glob("docs/tutorials/*.md"))
 GPU = "GPU mode"
+WITH_GPU = [name for name in TUTORIALS if f"\n## {GPU}\n" in (REPO / name).read_text(encoding="utf-8")]
+STATUS = re.compile(r"# exit (\d+)\n")
+DIRECTIVE = re.compile(r"# (file|in): (\S+)\n")
+NUMBER = re.compile(r"\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?")
 
 
 @pytest.fixture
-def follow(shell):
+def follow(shell, place):
     """A function that runs blocks in order."""
 
     def run(blocks, name: str) -> None:
         scope: dict = {"__name__": "tutorial"}
-        printed = ""
+        printed = None
         for block in blocks:
-            if block.language == "bash":
-                printed = shell(block.text)
-            elif block.language == "python":
-                out = StringIO()
-                with redirect_stdout(out):
-                    exec(compile("\n" * (block.line - 1) + block.text, name, "exec"), scope)
-                printed = out.getvalue()
-            elif block.language == "":
-                assert without_numbers(printed) == without_numbers(block.text), f"{name}:{block.line}\n{printed}"
-            else:
-                assert block.language == "text", f"{name}:{block.line} is of a language that nothing runs"
+            at = f"{name}:{block.line}"
+            match block.language:
+                case "bash":
+                    found = STATUS.match(block.text)
+                    printed = shell(block.text, int(found[1]) if found else 0)
+                case "python":
+                    printed = executed(block, name, scope)
+                case "yaml":
+                    printed = None
+                    hold(block.text, place, at)
+                case "":
+                    assert printed is not None, f"{at}: no block above it that prints"
+                    assert same(printed, block.text), f"{at} is not what was printed:\n{printed}"
+                case other:
+                    assert other == "text", f"{at} is of a language that nothing runs"
 
     return run
 
 
-def without_numbers(text: str) -> list[str]:
-    return [re.sub(r"\d+(\.\d+)?(e[+-]\d+)?", "#", line.rstrip()) for line in text.splitlines()]
+def executed(block, name: str, scope: dict) -> str:
+    """What a block of Python prints, with its own lines in a traceback."""
+    out = StringIO()
+    with redirect_stdout(out):
+        exec(compile("\n" * (block.line - 1) + block.text, name, "exec"), scope)
+    return out.getvalue()
+
+
+def hold(text: str, place: Path, at: str) -> None:
+    """A block of YAML to what its first line says of it."""
+    found = DIRECTIVE.match(text)
+    assert found, f"{at}: YAML begins with '# file: presets/NAME.yml' or '# in: NAME'"
+    if found[1] == "file":
+        path = place / found[2]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        assert judge(path).unbuilt == (), at
+        return
+    files = (catalogue_dir() / f"{found[2]}.yml", REPO / "examples" / "primitives" / f"{found[2]}.yml")
+    present = [path for path in files if path.is_file()]
+    assert present, f"{at}: no preset {found[2]}"
+    fragment = yaml.safe_load(text)
+    assert fragment, f"{at}: an empty fragment"
+    assert occurs(fragment, yaml.safe_load(present[0].read_text(encoding="utf-8"))), f"{at}: not in {present[0].name}"
+
+
+def occurs(part: object, tree: object) -> bool:
+    """Whether `part` is in `tree`, at any depth."""
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return has(tree, part) or any(occurs(part, child) for child in children)
+
+
+def has(node: object, part: object) -> bool:
+    """Whether a node is `part` with perhaps more: other keys in its mappings, other items around those of its lists."""
+    if isinstance(part, dict) and part:
+        return isinstance(node, dict) and all(key in node and has(node[key], value) for key, value in part.items())
+    if isinstance(part, list) and part:
+        if not isinstance(node, list):
+            return False
+        windows = (node[i : i + len(part)] for i in range(len(node) - len(part) + 1))
+        return any(all(map(has, window, part)) for window in windows)
+    return type(node) is type(part) and node == part
+
+
+def same(printed: str, shown: str) -> bool:
+    lines = (r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in plain(shown))
+    return bool(re.fullmatch("".join(lines), "".join(f"{line}\n" for line in plain(printed))))
+
+
+def plain(text: str) -> list[str]:
+    """Lines without their numbers, and without the room that these took in a column."""
+    return [" ".join(NUMBER.sub("#", line).split()) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_runs_on_the_cpu(blocks, follow, name):
     chosen = [block for block in blocks(name) if block.heading != GPU]
-    assert {block.language for block in chosen} >= {"bash", "python"}
+    assert {block.language for block in chosen} & {"bash", "python"}
     follow(chosen, name)
 
 
-@pytest.mark.parametrize("name", TUTORIALS)
+@pytest.mark.parametrize("name", WITH_GPU)
 def test_a_tutorial_runs_on_a_gpu(blocks, follow, name):
     import torch
 
@@ -60,9 +132,98 @@ def test_a_tutorial_runs_on_a_gpu(blocks, follow, name):
     follow(blocks(name), name)
 
 
+@pytest.mark.parametrize("name", TUTORIALS)
+def test_every_fence_belongs_to_a_block(blocks, name):
+    """One that is indented, or says more than a language, would not be seen and would turn text and code around."""
+    fences = re.findall(r"^\s*(?:```|~~~)", (REPO / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(name))
+
+
 @pytest.mark.skipif(bool(devices()), reason="there is a CUDA device, so the stage runs")
 def test_without_a_device_the_gpu_stage_says_that_it_is_skipped(shell):
     """And not that it passed."""
     said = shell("doit gpu_sanity:llm_0p1b_simple")
     assert re.search(r"^gpu_sanity:llm_0p1b_simple +skipped .* no CUDA device$", said, re.MULTILINE)
     assert "skipped" in shell("doit list gpu_sanity:llm_0p1b_simple")
+
+
+@pytest.fixture
+def lesson(tmp_path_factory, blocks, follow):
+    """A function that follows a tutorial of these blocks, each a language and a text."""
+    path = tmp_path_factory.mktemp("lesson") / "lesson.md"
+
+    def run(*parts: tuple[str, str]) -> None:
+        path.write_text("\n".join(f"```{language}\n{text}\n```\n" for language, text in parts))
+        follow(blocks(path), "lesson")
+
+    return run
+
+
+JAMBA = yaml.safe_load((catalogue_dir() / "llm_0p1b_jamba.yml").read_text())
+ANY = {"model": {"d_model": JAMBA["model"]["d_model"]}}
+
+
+def test_what_is_printed_is_held_against_what_is_shown(lesson):
+    three = ("bash", "echo one 1,234; echo '  two  2.5e-3'; echo three")
+    lesson(three, ("", "one 9\n two 1\nthree"))
+    lesson(three, ("", "...\nthree"))
+    lesson(three, ("", "one 1\n..."))
+    lesson(three, ("", "...\ntwo 2\n...\nthree\n..."))
+    for wrong in ("one 1\nthree", "one 1\ntwo 2\nfour", "...\ntwo 2", "three\n...", "...\nfour\n...", "one 1 two\n..."):
+        with pytest.raises(AssertionError, match="lesson:6 is not what was printed"):
+            lesson(three, ("", wrong))
+    with pytest.raises(AssertionError, match="not what was printed"):
+        lesson(("python", "x = 'a'"), ("python", "print(x)"), ("", "b"))
+
+
+def test_a_command_ends_as_it_says(lesson):
+    lesson(("bash", "# exit 3\nexit 3"))
+    lesson(
+        ("bash", "# exit 1\neulerstack validate --preset nothing"),
+        ("", "nothing: ValidationError: no such preset\n..."),
+    )
+    for wrong in ("false", "false | true", "false\ntrue", "# exit 1\ntrue", "# exit 1\nexit 2", "\n# exit 1\nexit 1"):
+        with pytest.raises(AssertionError):
+            lesson(("bash", wrong))
+    with pytest.raises(ZeroDivisionError):
+        lesson(("python", "1 / 0"))
+
+
+def test_a_preset_is_written_and_valid(lesson, place):
+    text = "# file: presets/mine.yml\n" + (catalogue_dir() / "llm_0p1b_jamba.yml").read_text()
+    lesson(("yaml", text), ("bash", 'eulerstack validate --preset mine; test -d "$EXAMPLES/primitives"'), ("", "..."))
+    assert (place / "presets" / "mine.yml").read_text() == text + "\n"
+    with pytest.raises(EulerStackError, match="d_modle"):
+        lesson(("yaml", text.replace("d_model", "d_modle")))
+
+
+def test_a_fragment_is_in_the_preset_that_it_names(lesson):
+    text = yaml.safe_dump(ANY)
+    lesson(("yaml", f"# in: llm_0p1b_jamba\n{text}"))
+    for wrong in ("d_model: 1\n", "d_model: '512'\n", "nothing: 1\n", ""):
+        with pytest.raises(AssertionError, match="lesson:2"):
+            lesson(("yaml", f"# in: llm_0p1b_jamba\n{wrong}"))
+    with pytest.raises(AssertionError, match="no preset nothing"):
+        lesson(("yaml", f"# in: nothing\n{text}"))
+
+
+def test_a_part_of_a_tree():
+    tree = {"a": [{"b": 1, "c": True}, {"b": 2}, {"b": 3}], "e": None}
+    there = [{"b": 2}, [{"b": 2}, {"b": 3}], {"a": [{"c": True}]}, {"e": None}, {"a": [{"b": 1}], "e": None}]
+    absent = [{"b": 4}, [{"b": 1}, {"b": 3}], {"c": 1}, {"b": True}, {"b": {}}, {"a": {"b": 1}}, {"e": {}}, {"a": []}]
+    assert [part for part in there if not occurs(part, tree)] == []
+    assert [part for part in absent if occurs(part, tree)] == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ([("", "a")], "no block above it"),
+        ([("bash", "echo a"), ("yaml", "# in: llm_0p1b_jamba\n" + yaml.safe_dump(ANY)), ("", "a")], "no block above"),
+        ([("yaml", "a: 1")], "YAML begins with"),
+        ([("console", "true")], "that nothing runs"),
+    ],
+)
+def test_a_block_that_nothing_can_hold_is_noticed(lesson, parts, what):
+    with pytest.raises(AssertionError, match=what):
+        lesson(*parts)

@@ -1,8 +1,12 @@
 """Text to nodes: places, and what is no single, bounded YAML document."""
 
+import random
+from pathlib import Path
+
 import pytest
 
 from eulerstack.errors import ParseError
+from eulerstack.language import nodes
 from eulerstack.language.nodes import compose, place_at
 
 REFUSED = {
@@ -69,3 +73,57 @@ def test_windows_line_ends():
 
 def test_place_at():
     assert [place_at("ab\ncd", i) for i in (0, 1, 3, 4)] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+def tree(node, above=()):
+    """Nodes as plain values with their places; an alias of a node that is read already is its place."""
+    if id(node) in above:
+        return node.place
+    content = node.content
+    if node.kind == "list":
+        content = [tree(item, (*above, id(node))) for item in content]
+    elif node.kind == "mapping":
+        content = [(tree(key), tree(value, (*above, id(node)))) for key, value in content]
+    return node.kind, content, node.place, node.plain
+
+
+def read(text, fast, monkeypatch):
+    monkeypatch.setattr(nodes, "FAST", fast)
+    try:
+        return tree(compose(text, "p.yml"))
+    except ParseError as error:
+        return str(error)
+
+
+HERE = Path(__file__).parent
+TEXTS = [path.read_text() for folder in ("valid", "broken") for path in sorted((HERE / folder).glob("*.yml"))]
+PIECES = [
+    *" :-{}[],#&*!|>'\"%@`\n<ab1.$~=\\?\t",
+    "\n  ",
+    "\n- ",
+    ": ",
+    "? ",
+    "---\n",
+    "|\n",
+    "''",
+    "{}",
+    "&a ",
+    "*a",
+    "é",
+    "\ufeff",
+]
+
+
+@pytest.mark.skipif(nodes.FAST is None, reason="PyYAML without libyaml")
+@pytest.mark.parametrize("seed", range(12))
+def test_libyaml_makes_no_difference(seed, monkeypatch):
+    """Of values, of places, of what is refused and in which words, in texts with something odd in them."""
+    fast, draw, read_fast = nodes.FAST, random.Random(seed), 0
+    for _ in range(25):
+        text = draw.choice(TEXTS)
+        for _ in range(draw.randrange(3)):
+            i, j = draw.randrange(len(text)), draw.randrange(len(text))
+            text = draw.choice([text[:i] + draw.choice(PIECES) + text[i:], text[:i] + text[i + 2 :], text[: max(i, j)]])
+        read_fast += nodes.PLAIN.fullmatch(text) is not None
+        assert read(text, fast, monkeypatch) == read(text, None, monkeypatch), text
+    assert read_fast > 5

@@ -128,32 +128,6 @@ def test_the_stranger_is_given_the_small_directory_and_the_text(built, tmp_path)
     assert Path(options[1]).is_file()
 
 
-def test_the_full_check_is_given_the_full_directory_and_the_tokens(built, tmp_path, monkeypatch):
-    preset, build = built
-    monkeypatch.setenv("EULERSTACK_CACHE", str(tmp_path / "emptied"))
-    _, directory, verdict, *options = gpu_sanity.script(preset, build, tmp_path)
-    assert (Path(directory), Path(verdict)) == (build / "hf", tmp_path / "gpu_sanity.json")
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    assert Path(given["--tokens"]).is_file()
-    assert (given["--device"], given["--dtype"]) == ("cuda", "bfloat16")
-
-
-def test_devices_are_those_that_the_driver_lists(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_sanity, "DEVICES", tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu_sanity.skipped() == "no CUDA device"
-    assert gpu_sanity.inputs(tmp_path, tmp_path) == {"devices": []}
-    (tmp_path / "0000:01:00.0").mkdir()
-    (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t NVIDIA X100\nIRQ:   \t 5\n")
-    assert gpu_sanity.devices() == ["NVIDIA X100"]
-    assert gpu_sanity.skipped() == ""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert gpu_sanity.skipped() == ""
-    for hidden in ("", "-1"):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert gpu_sanity.skipped() == "no CUDA device"
-
-
 def test_what_is_not_built_yet_is_refused_in_the_preset(tmp_path):
     preset = tmp_path / "later.yml"
     preset.write_text(f"{PRESET}compatibility: {{compile_target: native}}\n")

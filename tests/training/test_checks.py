@@ -19,9 +19,11 @@ def test_the_script_judges_a_directory_as_a_stranger(stranger, hybrid, corpus_fi
     verdict = json.loads(text)
     assert verdict["verdict"] == "PASS", verdict["reason"]
     assert text == json.dumps(verdict, indent=1, sort_keys=True) + "\n"
-    assert set(verdict) == {"verdict", "reason", "checks", "training"}
+    assert set(verdict) == {"verdict", "reason", "checks", "training", "run"}
     assert all(set(check) == {"name", "ok", "figure", "detail"} for check in verdict["checks"])
     assert str(hybrid.parent) not in text
+    assert (verdict["run"]["device"], verdict["run"]["dtype"], verdict["run"]["steps"]) == ("cpu", "float32", 20)
+    assert "peak memory" not in text
     assert verdict["checks"][-1]["name"] == "loss falls within 20 steps"
     cpu_sanity.check(tmp_path)
     first, last = verdict["training"]["initial_loss"], verdict["training"]["final_loss"]
@@ -46,9 +48,10 @@ def verdicts(judge, hybrid, tmp_path_factory):
     (folders["no_code"] / "norm.py").unlink()
     (folders["no_syntax"] / "norm.py").write_text("class Norm(:\n")
     (folders["no_tokenizer"] / "tokenizer.json").unlink()
-    np.save(root / "shard.npy", np.random.default_rng(7).integers(0, 300, 2 * 2 * 512 + 99).astype(np.uint16))
+    np.save(root / "shard.npy", np.random.default_rng(7).integers(0, 300, 2 * 2 * 64 + 99).astype(np.uint16))
     shard = [hybrid, "--tokens", root / "shard.npy"]
-    return judge(folders | {"sound": hybrid, "again": hybrid, "tokens": shard})
+    shorter = [*shard, "--rows", "1", "--length", "40"]
+    return judge(folders | {"sound": hybrid, "again": hybrid, "tokens": shard, "shorter": shorter})
 
 
 def test_the_verdict_is_the_same_every_time(verdicts):
@@ -57,7 +60,10 @@ def test_the_verdict_is_the_same_every_time(verdicts):
 
 
 def test_token_shards_are_read_as_the_full_size_check_does(verdicts):
+    """In batches as long as was asked, 512 if nothing was, and no longer than the model's limit, here 64."""
     assert verdicts["tokens"]["verdict"] == "PASS", verdicts["tokens"]["reason"]
+    assert verdicts["tokens"]["run"]["batch"] == [2, 64]
+    assert verdicts["shorter"]["run"]["batch"] == [1, 40]
     assert verdicts["tokens"]["training"]["initial_loss"] != verdicts["sound"]["training"]["initial_loss"]
 
 

@@ -1,0 +1,25 @@
+"""Layers that are built alike, wherever they stand: what is said of one holds for all."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+from eulerstack.ir.types import Layer
+
+PLACE = ("index", "entry")
+BUILT = tuple(field.name for field in fields(Layer) if field.name not in PLACE)
+
+
+def same(a: Layer, b: Layer) -> bool:
+    return all(getattr(a, name) == getattr(b, name) for name in BUILT)
+
+
+def alike(layers: Iterable[Layer]) -> list[list[Layer]]:
+    """Layers in groups of one template and of the same content."""
+    found: dict[str, list[list[Layer]]] = {}
+    for layer in layers:
+        groups = found.setdefault(layer.template, [])
+        group = next((group for group in groups if same(group[0], layer)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(layer)
+    return [group for groups in found.values() for group in groups]
