@@ -89,10 +89,10 @@ def _sizes(ir: IR) -> dict:
 
 
 def _positions(ir: IR) -> dict:
-    """Both spellings of rope: transformers before 5 reads `rope_theta` and `rope_scaling`, later `rope_parameters`.
+    """Both spellings of rope: transformers before 5 reads `rope_theta`, later `rope_parameters`.
 
-    Without rope there are no parameters, or transformers would hold them against a model that does not rotate; and
-    `rope_scaling` is there only if it says something, since newer versions warn of it.
+    Without rope there are no parameters, or transformers would hold them against a model that does not rotate. The
+    older `rope_scaling` is no key of the file but an attribute of its class, which says why.
     """
     embedding = ir.embedding
     known = {"positional": embedding.positional, "embedding_scale": embedding.scale}
@@ -101,8 +101,7 @@ def _positions(ir: IR) -> dict:
     given = asdict(embedding.rope_scaling) if embedding.rope_scaling else {"type": "default"}
     scaling = {"rope_type": given.pop("type")} | {key: value for key, value in given.items() if value is not None}
     plain = {"rope_theta": embedding.rope_theta, "partial_rotary_factor": embedding.rope_fraction}
-    older = {"rope_scaling": scaling} if embedding.rope_scaling else {}
-    return known | {"rope_parameters": scaling | plain} | older | plain
+    return known | {"rope_parameters": scaling | plain} | plain
 
 
 def _schedule(ir: IR) -> dict:
@@ -143,7 +142,7 @@ def _training(ir: IR) -> dict:
     hints = ir.training_hints
     layers = (*ir.layers, ir.mtp_layer) if ir.mtp_layer else ir.layers
     moes = [layer.ffn.moe for layer in layers if layer.ffn.type == "moe"]
-    gated = any(layer.depth_gating for layer in layers)
+    weighed = any(layer.depth_gating for layer in layers) or any(_balanced(moe) for moe in moes)
     quantised = ir.compatibility.quant_aware_training
     names = ("dtype", "scope", "dequant_to")
     known = {name: getattr(quantised, name) for name in names} if quantised and quantised.enabled else None
@@ -152,8 +151,8 @@ def _training(ir: IR) -> dict:
         "initializer_range": hints.init.std,
         "dropout": hints.dropout,
         "dtype_policy": ir.compatibility.dtype_policy,
-        "router_aux_loss_coef": hints.router_aux_loss_coef,
-        "output_router_logits": gated or any(_balanced(moe) for moe in moes),
+        "router_aux_loss_coef": hints.router_aux_loss_coef if weighed else 0.0,  # else TRL asks for that loss
+        "output_router_logits": weighed,
         "training_hints": asdict(hints),
         "execution_modes": [asdict(mode) for mode in ir.execution_modes],
         "transition": asdict(ir.transition) if ir.transition else None,

@@ -13,8 +13,10 @@ class EulerStackConfig(PretrainedConfig):
     `blocks` maps a kind of layer to its `mixer`, `ffn`, `norm` and `residual`, each with every option present;
     `block_pattern` names the kind of each of the `num_hidden_layers` layers. `schedule` says in which order they run,
     where that is not one after the other; `streams` is the number of residual streams of a hyper-connection; `mtp` are
-    the extra prediction heads; `quantisation` says which weights are used as if quantised. `rope_theta`, `rope_scaling`
-    and `partial_rotary_factor` repeat `rope_parameters` for readers of the older spelling; the model reads them not.
+    the extra prediction heads; `quantisation` says which weights are used as if quantised. `rope_theta` and
+    `partial_rotary_factor` repeat `rope_parameters` for readers of the older spelling; the model reads them not, nor
+    `rope_scaling`, which is made of `rope_parameters` and never written: transformers 5 stumbles over a file with it and
+    `rope_theta` where it reads without this class, as for a tokenizer alone.
     """
 
     model_type = "eulerstack"
@@ -76,8 +78,6 @@ class EulerStackConfig(PretrainedConfig):
         self.initializer_range = initializer_range
         self.rms_norm_eps = rms_norm_eps
         self.use_cache = use_cache
-        if not hasattr(type(self), "rope_scaling"):  # newer transformers make it an alias of rope_parameters
-            self.rope_scaling = rope_scaling
         if rope_parameters:  # set, even to None, it would be filled and checked as the parameters of a rotary model
             self.rope_parameters = dict(rope_parameters)
         self.rope_theta = rope_theta
@@ -117,6 +117,13 @@ class EulerStackConfig(PretrainedConfig):
         # Some versions keep only values that differ from their own defaults.
         self.bos_token_id, self.eos_token_id, self.pad_token_id = bos_token_id, eos_token_id, pad_token_id
         self.tie_word_embeddings = tie_word_embeddings
+
+    @property
+    def rope_scaling(self) -> dict | None:
+        """How rope is stretched, in the older spelling, or None."""
+        given = self.rope_parameters or {"rope_type": "default"}
+        plain = ("rope_theta", "partial_rotary_factor")
+        return None if given["rope_type"] == "default" else {k: v for k, v in given.items() if k not in plain}
 
     @property
     def sliding_window(self) -> int | None:

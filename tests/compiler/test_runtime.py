@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers import PretrainedConfig
 
 from eulerstack.compiler.closure import parts
 from eulerstack.compiler.runtime import refuse, runtime_config, unbuilt
@@ -52,7 +53,7 @@ def test_the_catalogue_is_plain_json_that_the_config_class_keeps(catalogue):
             payload = runtime_config(ir)
             assert json.loads(json.dumps(payload)) == payload
             kept = EulerStackConfig(**copy.deepcopy(payload))
-            for key in payload.keys() - {"torch_dtype", "dtype", "rope_scaling", "rope_parameters", "model_type"}:
+            for key in payload.keys() - {"torch_dtype", "dtype", "rope_parameters", "model_type"}:
                 assert getattr(kept, key) == payload[key], key
             assert kept.model_type == payload["model_type"]
             assert (kept.rope_parameters or {}).items() >= (payload["rope_parameters"] or {}).items()
@@ -97,12 +98,33 @@ def test_rope_in_both_spellings():
         "partial_rotary_factor": 0.5,
     }
     assert (payload["rope_theta"], payload["partial_rotary_factor"]) == (5e5, 0.5)
-    assert "rope_scaling" not in payload
     extra = {"factor": 8.0, "original_max_position_embeddings": 24, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     payload = config(embedding__rope_scaling={"type": "llama3"} | extra)
-    assert payload["rope_scaling"] == {"rope_type": "llama3"} | extra
     plain = {"rope_theta": 10000.0, "partial_rotary_factor": 1.0}
     assert payload["rope_parameters"] == {"rope_type": "llama3"} | extra | plain
+    assert "rope_scaling" not in payload
+    assert EulerStackConfig(**copy.deepcopy(payload)).rope_scaling == {"rope_type": "llama3"} | extra
+
+
+SCALINGS = (
+    None,
+    {"type": "linear", "factor": 2.0},
+    {"type": "dynamic", "factor": 2.0},
+    {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    {"type": "llama3", "factor": 8.0, "original_max_position_embeddings": 24, "low_freq_factor": 1.0}
+    | {"high_freq_factor": 4.0},
+)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS, ids=lambda x: x["type"] if x else "default")
+def test_who_lacks_the_config_class_can_read_the_file(scaling, tmp_path):
+    """As `AutoTokenizer` does without remote code; also after our class has written it again."""
+    payload = config(embedding__rope_scaling=scaling)
+    ours = EulerStackConfig(**copy.deepcopy(payload))
+    assert (ours.rope_scaling or {"rope_type": None})["rope_type"] == (scaling or {"type": None})["type"]
+    ours.save_pretrained(tmp_path)
+    for text in (payload, json.loads((tmp_path / "config.json").read_text())):
+        assert PretrainedConfig(**copy.deepcopy(text)).max_position_embeddings == payload["max_position_embeddings"]
 
 
 def test_kinds_are_named_once():
@@ -173,7 +195,10 @@ def test_hints_and_heads_arrive():
 def test_router_logits_are_asked_for_where_a_loss_needs_them(moe, wanted):
     payload = config(layer_templates__block__ffn={"type": "moe", "moe": MOE["moe"] | moe})
     assert payload["output_router_logits"] is wanted
-    assert config()["output_router_logits"] is False
+    assert payload["router_aux_loss_coef"] == (0.01 if wanted else 0.0)
+    dense = config(training_hints={"router_aux_loss_coef": 0.3})
+    assert dense["output_router_logits"] is False
+    assert (dense["router_aux_loss_coef"], dense["training_hints"]["router_aux_loss_coef"]) == (0.0, 0.3)
 
 
 def test_what_is_not_built_is_refused_at_its_key(tmp_path):

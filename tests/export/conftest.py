@@ -69,7 +69,6 @@ PAYLOAD = {
     "use_cache": True,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
     "rope_theta": 10000.0,
-    "rope_scaling": None,
     "partial_rotary_factor": 1.0,
     "layer_types": ["full_attention"] * 3,
     "positional": "rope",

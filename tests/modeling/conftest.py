@@ -76,7 +76,6 @@ def payload(*blocks: dict, pattern=None, **changes) -> dict:
         "use_cache": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
         "rope_theta": 10000.0,
-        "rope_scaling": None,
         "partial_rotary_factor": 1.0,
         "layer_types": [layer_type(kinds[kind]["mixer"]) for kind in pattern],
         "positional": "rope",
