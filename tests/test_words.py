@@ -1,7 +1,7 @@
-"""Every word of the language occurs in a preset of the catalogue, and every part that a model may ship with.
+"""Every mechanism of the language is in a preset of the catalogue, and every other word there or in a primitive.
 
-Words are blocks, listed values, and keys that are off by default: see `words.py`. What no preset needs to say is in
-LEFT, with the reason.
+Words are blocks, listed values, and keys that are off by default; mechanisms are those that choose another computation
+or structure: see `words.py`. What no preset needs to say is in LEFT, with the reason.
 """
 
 from collections.abc import Iterator
@@ -19,29 +19,24 @@ from eulerstack.language.load import load_preset
 from eulerstack.language.schema_json import json_schema
 
 WORDS = run_path(str(Path(__file__).with_name("words.py")))
-vocabulary, said = WORDS["vocabulary"], WORDS["said"]
+vocabulary, said, is_mechanism, MANNERS = (WORDS[name] for name in ("vocabulary", "said", "is_mechanism", "MANNERS"))
 VALID = Path(__file__).parent / "language" / "valid"
-# Patterns of words that no preset of the catalogue has to say.
+# Patterns of words that no preset has to say.
 LEFT = {
     "Compatibility.compile_target=native": "refused until a preset can be a stock class of transformers",
     "Model.dtype=float*": "the format of the file, under which the architecture stays what it is",
     "TokenizerContract.corpus": "a file of the reader's own",
     "TokenizerContract.add_*=*": "how a text is encoded: docs/decisions.md says why the presets do as they do",
-    "State.*": "a declaration of what is so anyway",
-    "NormOverride.*": "an override: the word stands in the template's norm, and that the block occurs is asked",
-    "FfnOverride.*": "an override: the word stands in the template's ffn",
-    "AttentionOverride.*": "an override: the word stands in the template's attention",
+    "AttentionOverride.window=inherit": "what an override of attn_drop alone leaves as it is",
     "*.enabled=false": "a block without its effect",
     "RopeScaling.attention_factor": "a number that yarn derives",
     "RopeScaling.beta_*": "a number of yarn with the default of its paper",
     "RopeScaling.truncate=*": "rounding in yarn, as one model or another was trained",
     "Retnet.chunkwise=false": "the same numbers, computed in a slower way",
-    "Mamba.chunk_size": "the same numbers, computed in other pieces",
-    "Mamba.dt_rank": "a width that Mamba derives",
     "Head.final_norm=*": "derived from the norms of the layers",
     "Norm.bias=true": "what a layernorm has anyway",
     "InitOptions.scheme=normal": "what `normal_0.02` is",
-    "QuantAwareTraining.dequant_to=*": "a second rounding, to formats that other words name",
+    "QuantAwareTraining.dequant_to=fp4": "a second rounding to what is already the narrowest",
     "BiasCorrection.target_imbalance": "slack that no published model has",
 }
 
@@ -51,23 +46,57 @@ def irs(catalogue):
     return {name: normalize_to_ir(path) for name, path in catalogue.items()}
 
 
+def words_of(presets: dict[str, Path]) -> set[str]:
+    return {word for path in presets.values() for word in said(load_preset(path).spec)}
+
+
 @pytest.fixture(scope="module")
-def used(catalogue) -> set[str]:
-    return {word for path in catalogue.values() for word in said(load_preset(path).spec)}
+def catalogued(catalogue) -> set[str]:
+    """What the 57 say."""
+    return words_of(catalogue)
 
 
-def is_left(word: str) -> bool:
-    return any(fnmatchcase(word, pattern) for pattern in LEFT)
+@pytest.fixture(scope="module")
+def used(catalogued, primitives) -> set[str]:
+    """What they and the primitives say."""
+    return catalogued | words_of(primitives)
+
+
+def missed(words: set[str]) -> list[str]:
+    return sorted(word for word in vocabulary() - words if not any(fnmatchcase(word, pattern) for pattern in LEFT))
+
+
+def test_every_mechanism_of_the_language_is_in_a_preset_of_the_catalogue(catalogued):
+    assert [word for word in missed(catalogued) if is_mechanism(word)] == []
 
 
 def test_every_word_of_the_language_is_in_a_preset(used):
-    assert sorted(word for word in vocabulary() - used if not is_left(word)) == []
+    assert missed(used) == []
 
 
 def test_nothing_is_left_out_that_the_presets_say(used):
     """Every pattern has a word that would be missed without it."""
     unsaid = vocabulary() - used
     assert [p for p in LEFT if not any(fnmatchcase(word, p) for word in unsaid)] == []
+
+
+def test_no_key_is_a_manner_whose_words_the_catalogue_all_says(catalogued):
+    assert {word.partition("=")[0] for word in vocabulary() - catalogued} >= MANNERS.keys()
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["mixers.none", "ResidualOverride", "Merge.type=concat", "Norm.position=post", "Spec.let", "ShapeChange"],
+)
+def test_what_chooses_another_part_is_a_mechanism(word):
+    assert word in vocabulary()
+    assert is_mechanism(word)
+
+
+@pytest.mark.parametrize("word", ["activation=relu", "Retnet.rope=false", "Indexer.dtype=fp8", "Mamba.dt_rank"])
+def test_a_switch_a_curve_and_a_format_are_none(word):
+    assert word in vocabulary()
+    assert not is_mechanism(word)
 
 
 def test_every_part_that_a_model_may_ship_with_is_in_a_preset(irs, part_modules):

@@ -1,4 +1,4 @@
-"""The words of the language, and those that a preset says. Read by path (runpy).
+"""The words of the language, those that a preset says, and which of them are mechanisms. Read by path (runpy).
 
 A word is one of
 - `Moe`, a block; that of a kind of mixer or FFN is named by its file, `mixers.mamba`;
@@ -15,6 +15,28 @@ from eulerstack.language.schema import Spec
 
 # One activation, whichever kind of FFN it stands in: what is asked is that each occurs somewhere.
 SAME = {f"ffns.{kind}.activation": "activation" for kind in ("mlp", "gated_mlp", "moe")}
+# And what an override sets is what the template would: that the override itself occurs is asked of its block.
+SAME |= {"FfnOverride.activation": "activation", "AttentionOverride.attn_drop": "Attention.attn_drop"}
+SAME |= {f"NormOverride.{key}": f"Norm.{key}" for key in ("type", "position")}
+
+# Keys that say how a part is carried out, in which numbers or by which curve. All other words, but for a plain true or
+# false, choose another part, another structure, or another place for one.
+MANNERS = {
+    "activation": "the curve in an FFN",
+    "Compression.pool": "how the keys of a block become one",
+    "Indexer.arch": "how a block is scored",
+    "Hyper.mixing": "which matrices may mix the residual streams",
+    "RopeScaling.type": "how the angles of one rotation are stretched",
+    "TTT.inner_optimizer": "how a step is taken inside",
+    "Mamba.chunk_size": "how many tokens at once",
+    "Mamba.dt_rank": "the rank of one projection",
+    "TrainingHints.optimizer": "advice to a trainer",
+    "InitOptions.scheme": "how first weights are drawn",
+    "Model.dtype": "a format",
+    "Indexer.dtype": "a format",
+    "QuantAwareTraining.dtype": "a format",
+    "QuantAwareTraining.dequant_to": "a format",
+}
 
 
 def vocabulary() -> set[str]:
@@ -40,6 +62,12 @@ def said(value: Any) -> Iterator[str]:
             words = {_key(type(value), key)} if inner else set()
             words |= {_key(type(value), key, inner)} if isinstance(inner, str | bool) else set()
             yield from _of_key(type(value), key, field) & words
+
+
+def is_mechanism(word: str) -> bool:
+    """Whether it chooses another computation or structure: blocks, listed values, and keys that are off by default."""
+    key, _, value = word.partition("=")
+    return value not in ("true", "false") and key not in MANNERS
 
 
 def name_of(block: type) -> str:

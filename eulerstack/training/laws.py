@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 from steps import decreased, train_steps  # these two stand beside this file, on the path of checks.py
-from subject import CHUNKS, LENGTH, Subject, load
+from subject import CHUNKS, LENGTH, Subject, load, own_memory
 
 NOISE = 0.01  # share of the loss that dropout alone may take off
 # Largest difference that counts as equal, in standard deviations of the compared values.
@@ -95,7 +95,7 @@ def save_and_load(subject: Subject) -> Answer:
     want = subject.hidden(subject.probe)
     with tempfile.TemporaryDirectory() as folder:
         subject.model.save_pretrained(folder)
-        again = load(Path(folder), want.logits.device, subject.model.dtype)
+        again = own_memory(load(Path(folder), want.logits.device, subject.model.dtype))
     mine, theirs = subject.model.state_dict(), again.state_dict()
     differ = [n for n in mine | theirs if n not in mine or n not in theirs or not torch.equal(mine[n], theirs[n])]
     figure = f"{len(mine) - len(differ)} of {len(mine)} tensors"

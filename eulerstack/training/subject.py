@@ -92,3 +92,11 @@ def load(path: Path, device, dtype: torch.dtype) -> torch.nn.Module:
     if wrong:
         raise ValueError("; ".join(f"{what}: {', '.join(names[:3])}" for what, names in wrong.items()))
     return model.to(device).eval()
+
+
+def own_memory(model: torch.nn.Module) -> torch.nn.Module:
+    """`model` with every tensor at the start of memory of its own. Loaded from a file they lie wherever its header
+    ends, and kernels add up numbers from an odd place in another order."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+    return model
