@@ -15,8 +15,8 @@ class EulerStackConfig(PretrainedConfig):
     where that is not one after the other; `streams` is the number of residual streams of a hyper-connection; `mtp` are
     the extra prediction heads; `quantisation` says which weights are used as if quantised. `rope_theta` and
     `partial_rotary_factor` repeat `rope_parameters` for readers of the older spelling; the model reads them not, nor
-    `rope_scaling`, which is made of `rope_parameters` and never written: transformers 5 stumbles over a file with it and
-    `rope_theta` where it reads without this class, as for a tokenizer alone.
+    `rope_scaling`, which is made of `rope_parameters` and never written: transformers 5 stumbles over a file that has
+    both it and `rope_theta` where it reads without this class, as for a tokenizer alone.
     """
 
     model_type = "eulerstack"

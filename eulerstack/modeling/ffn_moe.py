@@ -86,9 +86,10 @@ class FFN(nn.Module):
         if self.training and self.capacity_drop_policy != "overflow":
             keep = None if context.keep is None else context.keep.flatten()
             padded = self.capacity_drop_policy == "pad"
-            y = run_within_capacity(self.experts, *flat, keep, factor=self.capacity_factor, padded=padded)
+            limits = {"factor": self.capacity_factor, "padded": padded}
+            y = run_within_capacity(self.experts, *flat, keep, number=self.router.experts, **limits)
         else:
-            y = run_all(self.experts, *flat)
+            y = run_all(self.experts, *flat, number=self.router.experts)
         y = y.view_as(x)
         return (y if self.shared is None else y + self.shared(x, context)[0]), record
 

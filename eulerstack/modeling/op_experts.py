@@ -2,7 +2,7 @@
 
 N tokens, D d_model, F width of one expert, E experts, K top_k, C capacity of one expert. An assignment is a (choice,
 token) pair, numbered choice * N + token: all first choices come before all second choices. The work grows with the
-assignments, not with E.
+assignments, not with E. Experts are called and nothing else is asked of them, since an adapter may stand around them.
 """
 
 import math
@@ -36,8 +36,11 @@ class Experts(nn.Module):
         biases = {"gate_up_bias": Constant(0.0), "down_bias": Constant(0.0)}
         return rules | (biases if self.down_bias is not None else {})
 
-    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
-        """`x` [M, D], the rows of expert 0 first, then those of expert 1, ...; `sizes` [E] int: rows of each."""
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor | None = None) -> torch.Tensor:
+        """`x` [M, D], the rows of expert 0 first, then those of expert 1, ...; `sizes` [E] int: rows of each. None: `x`
+        [E, C, D] are buffers of one length."""
+        if sizes is None:
+            return self._batched(x)
         gate_up, down = self._in_use("gate_up_proj"), self._in_use("down_proj")
         if _in_one_product(x, gate_up, down):
             ends = sizes.cumsum(0, dtype=torch.int32)
@@ -54,8 +57,7 @@ class Experts(nn.Module):
         gate, up = F.linear(x, gate_up, gate_up_bias).chunk(2, dim=-1)
         return F.linear(self.gated(gate, up), down, down_bias)
 
-    def batched(self, x: torch.Tensor) -> torch.Tensor:
-        """The same on buffers of one length for every expert, [E, C, D] -> [E, C, D]."""
+    def _batched(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = _batched_linear(x, self._in_use("gate_up_proj"), self.gate_up_bias).chunk(2, dim=-1)
         return _batched_linear(self.gated(gate, up), self._in_use("down_proj"), self.down_bias)
 
@@ -64,39 +66,39 @@ class Experts(nn.Module):
         return self.weight_filters[name](weight) if name in self.weight_filters else weight
 
 
-def run_all(experts: Experts, x: torch.Tensor, selected: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """`x` [N, D], `selected` and `weights` [N, K] -> the weighted sum of each token's experts [N, D]."""
+def run_all(experts: nn.Module, x, selected: torch.Tensor, weights: torch.Tensor, *, number: int) -> torch.Tensor:
+    """`x` [N, D], `selected` and `weights` [N, K] -> the weighted sum of each token's experts, of `number`, [N, D]."""
     flat = selected.T.flatten()
     order = flat.argsort(stable=True)
-    return _grouped(experts, x, order, count(selected, experts.experts), weights)
+    return _grouped(experts, x, order, count(selected, number), weights)
 
 
-def run_within_capacity(experts, x, selected, weights, keep: torch.Tensor | None, *, factor: float, padded: bool):
+def run_within_capacity(experts, x, selected, weights, keep, *, number: int, factor: float, padded: bool):
     """As `run_all`, but an expert takes at most C = ceil(factor * real tokens * K / E) assignments; the rest add zero.
 
     First choices go before second choices, earlier tokens before later ones (Lepikhin et al. 2020, GShard, section
     2.2). Padding (`keep` [N] False) takes no place. `padded` computes on buffers [E, C, D]; the result is the same.
     """
     real = selected.shape[0] if keep is None else int(keep.sum())
-    factor = min(factor, experts.experts)  # a token takes one place of an expert, so this is room for all
-    capacity = max(1, math.ceil(factor * real * selected.shape[1] / experts.experts - 1e-9))  # 1.1 * 50 / 5 is 11
+    factor = min(factor, number)  # a token takes one place of an expert, so this is room for all
+    capacity = max(1, math.ceil(factor * real * selected.shape[1] / number - 1e-9))  # 1.1 * 50 / 5 is 11
     flat = selected.T.flatten()
     if keep is not None:
-        flat = flat.masked_fill(~keep.repeat(selected.shape[1]), experts.experts)
+        flat = flat.masked_fill(~keep.repeat(selected.shape[1]), number)
     order = flat.argsort(stable=True)
-    sizes = flat.bincount(minlength=experts.experts + 1)
+    sizes = flat.bincount(minlength=number + 1)
     place = torch.arange(len(flat), device=flat.device) - (sizes.cumsum(0) - sizes)[flat[order]]
-    taken = (place < capacity) & (flat[order] < experts.experts)
+    taken = (place < capacity) & (flat[order] < number)
     order, place, sizes = order[taken], place[taken], sizes[:-1].clamp(max=capacity)
     if not padded:
         return _grouped(experts, x, order, sizes, weights)
     slot = flat[order] * capacity + place
-    buffers = x.new_zeros(experts.experts * capacity, x.shape[1]).index_copy(0, slot, _rows(x, order))
-    y = experts.batched(buffers.unflatten(0, (experts.experts, capacity))).flatten(0, 1)
+    buffers = x.new_zeros(number * capacity, x.shape[1]).index_copy(0, slot, _rows(x, order))
+    y = experts(buffers.unflatten(0, (number, capacity))).flatten(0, 1)
     return _combine(y[slot], order, weights).to(x.dtype)
 
 
-def _grouped(experts: Experts, x, order, sizes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def _grouped(experts: nn.Module, x, order, sizes: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Compute the assignments `order` [M], sorted by expert, and bring them home."""
     return _combine(experts(_rows(x, order), sizes), order, weights).to(x.dtype)
 

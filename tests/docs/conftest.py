@@ -61,10 +61,10 @@ def place(tmp_path, tmp_path_factory, monkeypatch) -> Path:
 
 @pytest.fixture
 def shell(tmp_path_factory, place):
-    """A function that runs bash with `eulerstack` and `doit` at hand; the output of a script that must succeed."""
+    """A function that runs bash with `eulerstack`, `doit` and `python`; the output of a script that must succeed."""
     tools = tmp_path_factory.mktemp("bin")
-    for name, module in (("eulerstack", "eulerstack.cli.main"), ("doit", "doit")):
-        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+    for name, options in (("eulerstack", "-m eulerstack.cli.main"), ("doit", "-m doit"), ("python", "")):
+        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {options} "$@"\n')
         (tools / name).chmod(0o755)
     package = str(Path(eulerstack.__file__).parents[1])
     environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": package}

@@ -4,16 +4,20 @@
 |---|---|
 | bash | runs, and ends with status 0, or with that of a first line `# exit 1` |
 | python | runs; names live on in the blocks below |
+| python, `# file: x/y.py` | is only written there |
 | none | is what the block above it printed, numbers and widths of columns aside; a line `...` stands for any lines |
 | yaml, `# file: presets/x.yml` | is written there, and is a valid preset |
 | yaml, `# in: NAME` | occurs in that preset of the catalogue or of examples/primitives |
 | text | is only shown |
 
-What stands under a heading `GPU mode` runs where there is a CUDA device.
+What stands under a heading `GPU mode` runs where there is a CUDA device, and what stands under one that ends with
+`(needs trl, peft)` where these are installed: the extra `consumers`.
 """
 
 import re
+import tomllib
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
@@ -31,6 +35,8 @@ GPU = "GPU mode"
 WITH_GPU = [name for name in TUTORIALS if f"\n## {GPU}\n" in (REPO / name).read_text(encoding="utf-8")]
 STATUS = re.compile(r"# exit (\d+)\n")
 DIRECTIVE = re.compile(r"# (file|in): (\S+)\n")
+NEEDS = re.compile(r"\(needs ([\w, ]+)\)$")
+WITH_NEEDS = [name for name in TUTORIALS if re.search(r"\n##? .*\(needs ", (REPO / name).read_text("utf-8"))]
 NUMBER = re.compile(r"\d+(,\d{3})*(\.\d+)?(e[+-]?\d+)?")
 
 
@@ -47,6 +53,9 @@ def follow(shell, place):
                 case "bash":
                     found = STATUS.match(block.text)
                     printed = shell(block.text, int(found[1]) if found else 0)
+                case "python" if block.text.startswith("# file: "):
+                    printed = None
+                    written(place / DIRECTIVE.match(block.text)[2], block.text)
                 case "python":
                     printed = executed(block, name, scope)
                 case "yaml":
@@ -74,9 +83,7 @@ def hold(text: str, place: Path, at: str) -> None:
     found = DIRECTIVE.match(text)
     assert found, f"{at}: YAML begins with '# file: presets/NAME.yml' or '# in: NAME'"
     if found[1] == "file":
-        path = place / found[2]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        path = written(place / found[2], text)
         assert judge(path).unbuilt == (), at
         return
     files = (catalogue_dir() / f"{found[2]}.yml", REPO / "examples" / "primitives" / f"{found[2]}.yml")
@@ -85,6 +92,18 @@ def hold(text: str, place: Path, at: str) -> None:
     fragment = yaml.safe_load(text)
     assert fragment, f"{at}: an empty fragment"
     assert occurs(fragment, yaml.safe_load(present[0].read_text(encoding="utf-8"))), f"{at}: not in {present[0].name}"
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def needed(block) -> list[str]:
+    """The libraries without which a block does not run."""
+    found = NEEDS.search(block.heading)
+    return found[1].split(", ") if found else []
 
 
 def occurs(part: object, tree: object) -> bool:
@@ -117,9 +136,29 @@ def plain(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_runs_on_the_cpu(blocks, follow, name):
-    chosen = [block for block in blocks(name) if block.heading != GPU]
+    chosen = [block for block in blocks(name) if block.heading != GPU and not needed(block)]
     assert {block.language for block in chosen} & {"bash", "python"}
     follow(chosen, name)
+
+
+@pytest.mark.filterwarnings("default")  # theirs are not ours
+@pytest.mark.parametrize("name", WITH_NEEDS)
+def test_a_tutorial_runs_with_the_libraries_that_it_names(blocks, follow, name):
+    chosen = [block for block in blocks(name) if block.heading != GPU]
+    absent = sorted({library for block in chosen for library in needed(block) if find_spec(library) is None})
+    if absent:
+        pytest.skip(f"not installed: {', '.join(absent)}: the blocks under a heading with '(needs ...)' did not run")
+    follow(chosen, name)
+
+
+@pytest.mark.parametrize("name", WITH_NEEDS)
+def test_the_libraries_that_a_tutorial_names_can_be_had(blocks, name):
+    """A name that is misspelt would be skipped for ever."""
+    extras = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    known = {re.match(r"\w+", requirement)[0] for requirement in extras["consumers"]}
+    named = {library for block in blocks(name) for library in needed(block)}
+    assert named
+    assert named - known == set()
 
 
 @pytest.mark.parametrize("name", WITH_GPU)
@@ -195,6 +234,11 @@ def test_a_preset_is_written_and_valid(lesson, place):
     assert (place / "presets" / "mine.yml").read_text() == text + "\n"
     with pytest.raises(EulerStackError, match="d_modle"):
         lesson(("yaml", text.replace("d_model", "d_modle")))
+
+
+def test_a_module_is_written_and_does_not_run(lesson, place):
+    text = "# file: a/b.py\nraise ValueError"
+    lesson(("python", text), ("bash", "cat a/b.py"), ("", text))
 
 
 def test_a_fragment_is_in_the_preset_that_it_names(lesson):

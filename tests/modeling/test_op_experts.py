@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from eulerstack.modeling.initial import Constant, Init, Normal
 from eulerstack.modeling.op_experts import Experts, run_all, run_within_capacity
@@ -61,7 +62,7 @@ def test_the_grouped_product_equals_the_loop_with_gradients(monkeypatch, bias):
 @pytest.mark.parametrize("bias", [False, True])
 def test_batched_equals_grouped(bias):
     made, x = experts_of(bias=bias), torch.randn(5, 4, 6, dtype=torch.float64)
-    torch.testing.assert_close(made.batched(x).flatten(0, 1), made(x.flatten(0, 1), torch.full((5,), 4)))
+    torch.testing.assert_close(made(x).flatten(0, 1), made(x.flatten(0, 1), torch.full((5,), 4)))
 
 
 def test_an_expert_that_nobody_chose_gets_a_zero_gradient():
@@ -77,7 +78,7 @@ def test_work_grows_with_the_assignments_not_with_the_experts():
     gated = made.gated
     made.gated = lambda gate, up: seen.append(tuple(gate.shape)) or gated(gate, up)
     x, selected = torch.randn(1, 6, dtype=torch.float64), torch.tensor([[3, 60]])
-    got = run_all(made, x, selected, torch.tensor([[0.25, 0.75]], dtype=torch.float64))
+    got = run_all(made, x, selected, torch.tensor([[0.25, 0.75]], dtype=torch.float64), number=made.experts)
     assert seen == [(1, 7), (1, 7)]
     torch.testing.assert_close(got[0], 0.25 * one(made, 3, x[0]) + 0.75 * one(made, 60, x[0]))
 
@@ -93,7 +94,9 @@ def test_capacity_drops_exactly_what_it_should(data):
     made = experts_of(experts=experts, bias=True)
     x, weights = torch.randn(n, 6, dtype=torch.float64), torch.rand(n, k, dtype=torch.float64)
     mask = None if keep is None else torch.tensor(keep)
-    got = run_within_capacity(made, x, torch.tensor(selected), weights, mask, factor=factor, padded=padded)
+    got = run_within_capacity(
+        made, x, torch.tensor(selected), weights, mask, number=made.experts, factor=factor, padded=padded
+    )
 
     real = keep or [True] * n
     exact = round(factor * 100) * sum(real) * k  # capacity = ceil(exact / (100 experts)) in whole numbers
@@ -109,7 +112,7 @@ def test_dropped_assignments_give_no_gradient_and_served_ones_do(padded):
     made, x = experts_of(), torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
     weights = torch.ones(4, 1, dtype=torch.float64, requires_grad=True)
     selected = torch.tensor([[2], [2], [2], [0]])  # capacity 2 with factor 2.5: the third token is too late
-    y = run_within_capacity(made, x, selected, weights, None, factor=2.5, padded=padded)
+    y = run_within_capacity(made, x, selected, weights, None, number=made.experts, factor=2.5, padded=padded)
     y.sum().backward()
     assert (y.abs().sum(-1) > 0).tolist() == [True, True, False, True]
     assert (x.grad.abs().sum(-1) > 0).tolist() == [True, True, False, True]
@@ -117,20 +120,42 @@ def test_dropped_assignments_give_no_gradient_and_served_ones_do(padded):
     assert all(torch.isfinite(p.grad).all() for p in made.parameters())
 
 
+class Around(nn.Module):
+    """As PEFT's wrapper of packed parameters: calls go through it, attributes do not."""
+
+    def __init__(self, base_layer: nn.Module):
+        super().__init__()
+        self.base_layer = base_layer
+
+    def forward(self, x, *args):
+        return self.base_layer(x, *args)
+
+
+def test_experts_inside_an_adapter_are_only_called():
+    made, x = experts_of(), torch.randn(9, 6, dtype=torch.float64)
+    selected, weights = torch.rand(9, 5).topk(2).indices, torch.rand(9, 2, dtype=torch.float64)
+    want = run_all(made, x, selected, weights, number=5)
+    assert torch.equal(run_all(Around(Around(made)), x, selected, weights, number=5), want)
+    for padded in (False, True):
+        limits = {"number": 5, "factor": 5.0, "padded": padded}
+        got = run_within_capacity(Around(made), x, selected, weights, None, **limits)
+        torch.testing.assert_close(got, want)
+
+
 def test_capacity_is_not_raised_by_rounding():
     """1.1 * 50 / 5 is 11, though 11.000000000000002 in floating point."""
     made, x = experts_of(), torch.ones(50, 6, dtype=torch.float64)
     one_for_all, weights = torch.zeros(50, 1, dtype=torch.long), torch.ones(50, 1, dtype=torch.float64)
-    y = run_within_capacity(made, x, one_for_all, weights, None, factor=1.1, padded=False)
+    y = run_within_capacity(made, x, one_for_all, weights, None, number=made.experts, factor=1.1, padded=False)
     assert (y.abs().sum(-1) > 0).tolist() == [True] * 11 + [False] * 39
 
 
 def test_enough_capacity_drops_nothing():
     made, x = experts_of(), torch.randn(9, 6, dtype=torch.float64)
     selected, weights = torch.rand(9, 5).topk(2).indices, torch.rand(9, 2, dtype=torch.float64)
-    want = run_all(made, x, selected, weights)
+    want = run_all(made, x, selected, weights, number=made.experts)
     for padded in (False, True):
-        got = run_within_capacity(made, x, selected, weights, None, factor=5.0, padded=padded)
+        got = run_within_capacity(made, x, selected, weights, None, number=made.experts, factor=5.0, padded=padded)
         torch.testing.assert_close(got, want)
 
 
@@ -138,8 +163,10 @@ def test_enough_capacity_drops_nothing():
 def test_a_capacity_beyond_all_tokens_is_room_for_all(padded):
     made, x = experts_of(), torch.randn(9, 6, dtype=torch.float64)
     selected, weights = torch.zeros(9, 1, dtype=torch.long), torch.ones(9, 1, dtype=torch.float64)
-    wanted = run_all(made, x, selected, weights)
-    assert run_within_capacity(made, x, selected, weights, None, factor=1e308, padded=padded).allclose(wanted)
+    wanted = run_all(made, x, selected, weights, number=made.experts)
+    assert run_within_capacity(
+        made, x, selected, weights, None, number=made.experts, factor=1e308, padded=padded
+    ).allclose(wanted)
 
 
 def test_initial_rules():
