@@ -6,6 +6,8 @@ Hugging Face's; `blocks` and `block_pattern` describe the layers in the words of
 
 from transformers import PretrainedConfig
 
+UNSTRETCHED = ("rope_theta", "partial_rotary_factor")  # of rope, what no stretching changes
+
 
 class EulerStackConfig(PretrainedConfig):
     """One decoder.
@@ -120,10 +122,19 @@ class EulerStackConfig(PretrainedConfig):
 
     @property
     def rope_scaling(self) -> dict | None:
-        """How rope is stretched, in the older spelling, or None."""
-        given = self.rope_parameters or {"rope_type": "default"}
-        plain = ("rope_theta", "partial_rotary_factor")
-        return None if given["rope_type"] == "default" else {k: v for k, v in given.items() if k not in plain}
+        """How rope is stretched, in the older spelling, or None. Set it, and base and share stay."""
+        given = self.rope_parameters or {}
+        stretched = given.get("rope_type", "default") != "default"
+        return {key: value for key, value in given.items() if key not in UNSTRETCHED} if stretched else None
+
+    @rope_scaling.setter
+    def rope_scaling(self, scaling: dict | None) -> None:
+        if self.rope_parameters:
+            kept = {key: value for key, value in self.rope_parameters.items() if key in UNSTRETCHED}
+            given = dict(scaling or {})
+            self.rope_parameters = {"rope_type": given.pop("type", "default")} | given | kept
+        elif scaling:
+            raise ValueError("rope_scaling: this model has no rope to stretch")
 
     @property
     def sliding_window(self) -> int | None:

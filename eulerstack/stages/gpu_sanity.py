@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from eulerstack.errors import EulerStackError, ValidationError
@@ -18,7 +19,7 @@ from eulerstack.stages.cpu_sanity import CHECKS, contents, demand, describe
 
 DEVICES = Path("/proc/driver/nvidia/gpus")
 NODES = Path("/dev")  # in a container the driver's folder may be missing, and the devices be there
-HIDDEN = ("", "-1")  # values of CUDA_VISIBLE_DEVICES that leave no device
+BY_ID = ("GPU-", "MIG-")  # how ids of devices begin; all else in CUDA_VISIBLE_DEVICES is a number
 SEE = "docs/building.md#full-size"
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
@@ -29,16 +30,27 @@ OUTPUTS = ("gpu_sanity.json",)
 
 
 def devices() -> list[str]:
-    """The models of the NVIDIA GPUs that the driver knows, none if they are hidden, without importing torch.
+    """The models of the NVIDIA GPUs that the driver knows and CUDA shows, without importing torch.
 
-    Where it does not say, the names of their device files.
+    Where the driver does not say, the names of their device files.
     """
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in HIDDEN:
-        return []
     found = []
     for file in sorted(DEVICES.glob("*/information")):
         found += [line.partition(":")[2].strip() for line in file.read_text().splitlines() if line.startswith("Model")]
-    return found or sorted(path.name for path in NODES.glob("nvidia[0-9]*"))
+    found = found or sorted(path.name for path in NODES.glob("nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else list(_shown(found, visible))
+
+
+def _shown(found: list[str], visible: str) -> Iterator[str]:
+    """Those that CUDA_VISIBLE_DEVICES names, by number or id, in its order, up to the first that there is not."""
+    for name in map(str.strip, visible.split(",")):
+        if name.isdecimal() and int(name) < len(found):
+            yield found[int(name)]
+        elif found and name.startswith(BY_ID):
+            yield name
+        else:
+            return
 
 
 def device() -> str:

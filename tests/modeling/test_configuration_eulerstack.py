@@ -40,5 +40,26 @@ def test_sliding_window(payload, block, windows, largest):
     assert EulerStackConfig(**payload(*(block(window=w) for w in windows))).sliding_window == largest
 
 
+def test_rope_is_stretched_in_the_older_spelling_too(payload, block):
+    kept = {"rope_theta": 500.0, "partial_rotary_factor": 0.5}
+    config = EulerStackConfig(**payload(block(), rope_parameters={"rope_type": "default"} | kept))
+    assert config.rope_scaling is None
+    config.rope_scaling = {"type": "linear", "factor": 2.0}
+    assert config.rope_parameters == {"rope_type": "linear", "factor": 2.0} | kept
+    assert config.rope_scaling == {"rope_type": "linear", "factor": 2.0}
+    again = EulerStackConfig.from_dict(config.to_dict(), rope_scaling={"rope_type": "dynamic", "factor": 4.0})
+    assert again.rope_parameters == {"rope_type": "dynamic", "factor": 4.0} | kept
+    again.rope_scaling = None
+    assert again.rope_parameters == {"rope_type": "default"} | kept
+
+
+def test_where_nothing_rotates_nothing_is_stretched(payload, block):
+    config = EulerStackConfig(**payload(block(), positional="none", rope_parameters=None))
+    config.rope_scaling = None
+    with pytest.raises(ValueError, match="no rope to stretch"):
+        config.rope_scaling = {"rope_type": "linear", "factor": 2.0}
+    assert config.rope_parameters is None
+
+
 def test_it_has_defaults_for_everything():
     assert EulerStackConfig().to_dict()["model_type"] == "eulerstack"

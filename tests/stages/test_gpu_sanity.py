@@ -47,9 +47,20 @@ def test_devices_are_those_that_the_driver_lists_unless_they_are_hidden(machine,
     assert gpu_sanity.devices() == ["NVIDIA X100"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert gpu_sanity.devices() == ["NVIDIA X100"]
-    for hidden in gpu_sanity.HIDDEN:
+    for hidden in ("", "-1", "none", "1,0"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert gpu_sanity.devices() == []
+
+
+@pytest.mark.parametrize(("visible", "count"), [("1", 1), ("1, 0", 2), ("0,-1,1", 1), ("GPU-1f,MIG-2e", 2), ("0,2", 1)])
+def test_a_device_counts_among_those_that_cuda_shows(machine, monkeypatch, visible, count):
+    machine(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("EULERSTACK_DEVICE", f"cuda:{count - 1}")
+    assert gpu_sanity.device() == f"cuda:{count - 1}"
+    monkeypatch.setenv("EULERSTACK_DEVICE", f"cuda:{count}")
+    with pytest.raises(ValidationError, match=f"CUDA devices found here: {count}"):
+        gpu_sanity.device()
 
 
 def test_without_the_driver_s_word_the_device_files_count(machine, tmp_path):
