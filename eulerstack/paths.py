@@ -92,4 +92,4 @@ def find_preset(name_or_path: str | os.PathLike) -> Path:
     if is_path and Path(given).is_dir():
         what = "a directory, not a preset file"
     fix = f"did you mean '{near[0]}'?" if near else "`eulerstack presets list` names them all"
-    raise ValidationError.at(given, what, fix, "README.md#your-own-presets")
+    raise ValidationError.at(given, what, fix, "docs/tutorials/02_presets.md#your-own-presets")

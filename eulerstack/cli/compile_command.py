@@ -7,7 +7,7 @@ import click
 
 from eulerstack.cli.options import DirectoryPath, count, preset_option, show_warnings, size
 
-SEE = "README.md#what-lands-where"
+SEE = "docs/tutorials/04_compile_and_explain.md#compile-what-is-written"
 
 
 @click.command("compile")
@@ -25,7 +25,7 @@ def command(
     dry_run: bool,
     validate_only: bool,
 ) -> None:
-    """Compile a preset. Exactly one of the options says what becomes of it."""
+    """Compile a preset. One option says what becomes of it; --dry-run may stand beside it, or alone."""
     chosen = sum((output is not None, output_dir is not None, print_config, validate_only))
     if chosen > 1 or not (chosen or dry_run):
         raise click.UsageError("give one of --output, --output-dir, --print-config, --validate-only, --dry-run")

@@ -61,9 +61,10 @@ def _figures(diagram, costs, batch: int) -> dict:
 
 def _described(diagram, costs, batch: int) -> list[str]:
     from eulerstack.cli.layer_diagram import draw_layer
+    from eulerstack.cli.words import layers
 
     ir, m = diagram.ir, diagram.ir.model
-    lines = [f"{m.name}: {len(ir.layers)} layers of {m.d_model}, vocabulary {m.vocab_size:,}, {m.dtype}", ""]
+    lines = [f"{m.name}: {layers(len(ir.layers))} of {m.d_model}, vocabulary {m.vocab_size:,}, {m.dtype}", ""]
     lines += diagram.lines()
     for kind in diagram.kinds:
         lines += ["", *draw_layer(kind, ir.dims)]

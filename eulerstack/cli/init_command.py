@@ -10,7 +10,7 @@ from eulerstack.cli.options import DirectoryPath
 from eulerstack.errors import ExportError
 from eulerstack.paths import docs_dir
 
-SEE = "README.md#your-own-presets"
+SEE = "docs/tutorials/02_presets.md#your-own-presets"
 
 DODO = '''"""Build graph of this workspace: `doit list`, `doit`, `doit export:my_model`."""
 
@@ -27,13 +27,12 @@ README = """# Presets
     doit export:my_model                     # build/my_model/hf, a Hugging Face directory at full size
     doit list                                # where every preset stands
 
-Each file in `presets/` is one architecture. `schema.json` lets an editor complete and check it.
-`docs/language.md` holds every key, `docs/building.md` the build graph; the `See:` line of an error leads there.
+Each file in `presets/` is one architecture; `docs/schema.json` lets an editor complete and check it. `docs/` is where
+the `See:` line of an error leads: `language.md` holds every key, `building.md` the build graph, and `tutorials/`, from
+`00_where_it_fits.md` on, are lessons to follow.
 """
 
-PAGES = ("language.md", "building.md")
-
-PRESET = """# yaml-language-server: $schema=../schema.json
+PRESET = """# yaml-language-server: $schema=../docs/schema.json
 #
 # One architecture. Change anything; `doit cpu_sanity:my_model` says within seconds whether it still works.
 schema_version: 1
@@ -73,29 +72,30 @@ layer_templates:                  # the kinds of layers
 
 layer_schedule:                   # which layer is of which kind, in order
   - {template: state, repeat: 3}
-  - {template: local, override: {attention: {window: null}}}   # the same, but global
-  - {template: state, repeat: 3}
   - {template: local}
+  - {template: state, repeat: 3}
+  - {template: local, override: {attention: {window: null}}}   # the same, but global
 
 head:
   type: causal_lm
 """
 
 
+def pages() -> dict[str, str]:
+    """What users read, by its place in the workspace; a page for maintainers (`decisions.md`) stays where it is."""
+    from eulerstack.language.schema_json import json_schema
+
+    folder = docs_dir()
+    found = [folder / "language.md", folder / "building.md", *sorted(folder.glob("tutorials/*.md"))]
+    texts = {f"docs/{page.relative_to(folder).as_posix()}": page.read_text(encoding="utf-8") for page in found}
+    return texts | {"docs/schema.json": json.dumps(json_schema(), indent=1, sort_keys=True) + "\n"}
+
+
 @click.command("init")
 @click.argument("directory", type=DirectoryPath())
 def command(directory: Path) -> None:
-    """Make a workspace in DIRECTORY: presets/, dodo.py, .gitignore, README.md, schema.json, docs/."""
-    from eulerstack.language.schema_json import json_schema
-
-    files = {
-        "presets/my_model.yml": PRESET,
-        "dodo.py": DODO,
-        ".gitignore": IGNORE,
-        "README.md": README,
-        "schema.json": json.dumps(json_schema(), indent=1, sort_keys=True) + "\n",
-        **{f"docs/{page}": (docs_dir() / page).read_text(encoding="utf-8") for page in PAGES},
-    }
+    """Make a workspace in DIRECTORY: presets/, dodo.py, .gitignore, README.md, docs/ with its lessons."""
+    files = {"presets/my_model.yml": PRESET, "dodo.py": DODO, ".gitignore": IGNORE, "README.md": README, **pages()}
     taken = [name for name in files if (directory / name).exists()]
     if taken:
         raise ExportError.at(directory / taken[0], "exists already", "name an empty or a new directory", SEE)

@@ -6,7 +6,7 @@ from typing import Any
 
 from eulerstack.cli.kinds import Kind
 from eulerstack.cli.tables import labelled
-from eulerstack.cli.words import ffn_words, mixer_name, mixer_words, options, percent, short
+from eulerstack.cli.words import ffn_words, layers, mixer_name, mixer_words, options, percent, short
 from eulerstack.ir.tensors import branches, inner_dims
 from eulerstack.ir.types import Layer
 from eulerstack.language.block import Dims
@@ -102,4 +102,4 @@ def _places(kind: Kind) -> str:
             ranges.append([index, index])
     shown = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges[:12])
     more = ", ..." if len(ranges) > 12 else ""
-    return f"{len(kind.layers):,} layer{'s' * (len(kind.layers) > 1)}: {shown}{more}"
+    return f"{layers(len(kind.layers))}: {shown}{more}"

@@ -1,11 +1,14 @@
 """What several commands share: how a preset is named, how warnings are shown."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 
 import click
 
 from eulerstack.paths import find_preset
+
+ROUND = 10_000  # from here on a number is rounded
 
 
 class PresetType(click.ParamType):
@@ -29,9 +32,19 @@ class DirectoryPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-preset_option = click.option(
-    "--preset", "-p", type=PresetType(), required=True, metavar="NAME|FILE", help="A preset by name or by path."
-)
+def preset_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command its `preset`: an argument, or the option --preset."""
+
+    @wraps(command)
+    def given(named: Path | None, preset: Path | None, **others: object) -> None:
+        if (named is None) == (preset is None):
+            raise click.UsageError("give one preset, as NAME|FILE or with --preset")
+        command(preset=named or preset, **others)
+
+    option = click.option("--preset", "-p", type=PresetType(), metavar="NAME|FILE", help="The same as an option.")
+    return click.argument("named", type=PresetType(), required=False, metavar="NAME|FILE")(option(given))
+
+
 length_option = click.option(
     "--length", type=click.IntRange(min=1), help="Tokens of context for FLOPs and cache; max_seq_len by default."
 )
@@ -44,7 +57,9 @@ def show_warnings(warnings: Iterable[object]) -> None:
 
 
 def count(n: float, *, aligned: bool = False) -> str:
-    """A number as people say it: 1.19 B, 100.4 M; for a column, `aligned`, always with four digits: 1.190 B."""
+    """A number as people say it: 1.19 B, 100.4 M, 1,536; for a column, `aligned`, with four digits: 1.190 B."""
+    if abs(n) < ROUND and not aligned:
+        return f"{round(n):,}"
     for unit, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if abs(n) >= size:
             digits = f"{n / size:#.4g}" if aligned else f"{n / size:.4g}"

@@ -1,6 +1,7 @@
 """`eulerstack presets`: what is in the workspace and in the catalogue."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +89,16 @@ def _lines(rows: list[dict[str, Any]]) -> list[str]:
         if row["group"] != group:
             lines.append(group := row["group"])
         if "error" in row:
-            lines.append(f"{line}  {row['error']}: see eulerstack validate -p {row['name']}")
+            lines.append(f"{line}  {row['error']}: see eulerstack validate -p {_in_a_shell(row['name'])}")
         else:
             lines += labelled("", line, row["mixers"], len(table[0]) + 2)
     ends = any(row.get("max_seq_len", USUAL) < USUAL for row in rows)
     return [*lines, *([ENDS_BEFORE] if ends else [])]
+
+
+def _in_a_shell(name: str) -> str:
+    """As a shell takes it; on one line though a file name may have several."""
+    return shlex.quote(name) if name.isprintable() else repr(name)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from eulerstack.cli.changes import Change, changes
 from eulerstack.cli.diagram import Diagram
 from eulerstack.cli.kinds import Kind, built
 from eulerstack.cli.layer_diagram import part_lines
-from eulerstack.cli.words import brief_layer, ffn_words, options, untold
+from eulerstack.cli.unread import read
+from eulerstack.cli.words import brief_layer, ffn_words, layers, options, quoted, untold
 from eulerstack.ir.tensors import inner_dims
 from eulerstack.ir.types import IR
 
@@ -34,7 +35,7 @@ def blocks(a: IR, b: IR) -> dict[str, list[Change]]:
     """The blocks of a preset, but for its layers, that are not the same, in the order of a preset."""
     found = {}
     for name in BLOCKS:
-        one, other = (_tree(getattr(ir, name), UNTOLD.get(name, ())) for ir in (a, b))
+        one, other = (read(_tree(getattr(ir, name), UNTOLD.get(name, ())), name) for ir in (a, b))
         found[name] = list(changes(one, other))
     modes = ({mode.name: asdict(mode) for mode in ir.execution_modes} for ir in (a, b))
     found["execution_modes"] = list(changes(*modes))
@@ -57,11 +58,12 @@ def in_a_line(tree: list[dict]) -> str:
         if "group" in node:
             text = f"({in_a_line(node['group'])})"
         elif "streams" in node:
-            streams = (f"{name}: {in_a_line(body)}" for name, body in node["streams"].items())
+            streams = (f"{quoted(name)}: {in_a_line(body)}" for name, body in node["streams"].items())
             text = f"[{' | '.join(streams)}; {node['merge']}]"
         else:
             own = node.get("integrator")
-            text = f"[{own['type']}, {own['steps']} steps of {node['layer']}]" if own else node["layer"]
+            layer = quoted(node["layer"])
+            text = f"[{own['type']}, {own['steps']} steps of {layer}]" if own else layer
         words.append(f"{node['times']} x {text}" if node["times"] > 1 else text)
     return ", ".join(words)
 
@@ -150,16 +152,16 @@ def part_words(role: str, part: Any, kind: Kind, ir: IR) -> str | None:
 
 def kind_words(kind: Kind) -> str:
     """A kind that only one side has: what it is made of, and of how many layers."""
-    return ", ".join([*brief_layer(kind.layer), f"{len(kind.layers):,} layer{'s' * (len(kind.layers) != 1)}"])
+    return ", ".join([*brief_layer(kind.layer), layers(len(kind.layers))])
 
 
 def _tree_of(kind: Kind, ir: IR) -> dict:
-    """A kind as a tree, without the values that only follow from the sizes of the model."""
+    """A kind as a tree, without values that only follow from the sizes of the model, or that nothing reads."""
     tree = built(kind.layer)
     derived = untold(kind.layer.mixer, inner_dims(kind.layer, ir.dims)) & {"scale"}
     for name in derived:
         tree["mixer"]["attention"].pop(name)
-    return tree
+    return read(tree)
 
 
 def _tree(block: Any, without: tuple[str, ...]) -> dict:

@@ -19,18 +19,30 @@ def command(preset: Path, report: bool, disable: tuple[str, ...]) -> None:
         judged = judge(preset, disabled=frozenset(disable))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    show_warnings(judged.warnings)
+    found = (*_misnamed(preset, judged), *judged.warnings)
+    show_warnings(found)
     if report:
         _report(preset, judged)
-    warnings = len(judged.warnings)
+    warnings = len(found)
     click.echo(f"{preset}: valid" + (f", {warnings} warning{'s' * (warnings > 1)}" if warnings else ""))
+
+
+def _misnamed(preset: Path, judged) -> tuple:
+    """A warning where the file is not called as its model, so that one thing has two names."""
+    name = judged.ir.model.name
+    if name == preset.stem:
+        return ()
+    what = f"{name!r}, and the file is {preset.name}"
+    fix = "give both one name; tasks and exports are called as the file"
+    return (judged.checked.source.problem("Warning", ("model", "name"), what, fix),)
 
 
 def _report(preset: Path, judged) -> None:
     ir, costs = judged.ir, judged.costs
     templates = sorted({layer.template for layer in ir.layers})
     click.echo(f"model       {ir.model.name}")
-    click.echo(f"layers      {len(ir.layers)} of {len(templates)} templates: {', '.join(templates)}")
+    many = f"{len(templates)} template{'s' * (len(templates) > 1)}"
+    click.echo(f"layers      {len(ir.layers)} of {many}: {', '.join(templates)}")
     if costs is not None:
         click.echo(f"parameters  {count(costs.total)}, {count(costs.active)} active")
         if ir.model.target_params:

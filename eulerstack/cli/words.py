@@ -19,13 +19,22 @@ def said(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def layers(number: int) -> str:
+    return f"{number:,} layer{'s' * (number != 1)}"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.3g}%"
 
 
+def quoted(name: str) -> str:
+    """A name of a preset on one line, in quotes where it could be taken for more than a name."""
+    return name if PLAIN.fullmatch(name) else repr(name)
+
+
 def short(name: str, width: int = 26) -> str:
-    """A name of a preset on one line and not wider than a column."""
-    name = name if PLAIN.fullmatch(name) else repr(name)
+    """The same, not wider than a column."""
+    name = quoted(name)
     return name if len(name) <= width else name[: width - 3] + "..."
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 from eulerstack.errors import CompileError, Problem
+from eulerstack.ir.alike import named
 from eulerstack.ir.law import verify
 from eulerstack.ir.quantised import scoped
 from eulerstack.ir.tensors import inner_dims, parameters
@@ -165,23 +166,11 @@ def _balanced(moe) -> bool:
 
 
 def _kinds(ir: IR) -> tuple[dict[str, dict], list[str]]:
-    """Every distinct block under a name, and the name of each layer's, that of the extra heads' layer last.
-
-    The first block of a template has the template's name, others of it (overridden ones) `<template>.<n>`.
-    """
-    kinds: dict[str, dict] = {}
-    pattern = []
+    """Every kind of layer under its name, and the name of each layer's, that of the extra heads' layer last."""
     layers = (*ir.layers, ir.mtp_layer) if ir.mtp_layer else ir.layers
-    templates = {layer.template for layer in layers}
-    for layer in layers:
-        block = _block(layer, ir)
-        name, n = layer.template, 0
-        while kinds.get(name, block) != block or (n and name in templates):
-            n += 1
-            name = f"{layer.template}.{n}"
-        kinds[name] = block
-        pattern.append(name)
-    return kinds, pattern
+    groups = named(layers)
+    names = {id(layer): name for name, group in groups.items() for layer in group}
+    return {name: _block(group[0], ir) for name, group in groups.items()}, [names[id(layer)] for layer in layers]
 
 
 def _block(layer: Layer, ir: IR) -> dict:

@@ -17,7 +17,7 @@ from pathlib import Path
 from eulerstack.atomic import whole
 from eulerstack.errors import ExportError
 
-SEE = "README.md#what-lands-where"
+SEE = "docs/tutorials/04_compile_and_explain.md#compile-what-is-written"
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class Reporter(ConsoleReporter):
         self.started: dict[str, float] = {}
         self.counts: Counter[str] = Counter()
         self.verdicts = Verdicts()
+        self.blocked = False
 
     def initialize(self, tasks, selected_tasks):
         """Before the first task: tidy up after killed runs, and let SIGTERM end this one as Ctrl-C does."""
@@ -57,11 +58,13 @@ class Reporter(ConsoleReporter):
     def add_failure(self, task, fail):
         step = step_of(task)
         if isinstance(fail, UnmetDependency):
+            self.blocked = True
+            if step is None:
+                return  # a group is no task of its own
             self.counts["blocked"] += 1
             why = f"needs {fail.message}, which failed"
             self._line(task, "blocked", why)
-            if step is not None:
-                self.verdicts.blocked(step, why)
+            self.verdicts.blocked(step, why)
         else:
             self.counts["failed"] += 1
             self._line(task, "FAILED", "")
@@ -80,7 +83,7 @@ class Reporter(ConsoleReporter):
         else:
             self.write(f"{counted}, {fresh} up to date in {time.monotonic() - self.began:.1f} s\n")
         self.write("".join(f"{error}\n" for error in self.runtime_errors))
-        if self.counts["blocked"] and sys.exc_info()[0] is None:
+        if self.blocked and sys.exc_info()[0] is None:
             raise SystemExit(1)  # doit would exit with 2, its status for errors of the graph itself
 
     def _line(self, task, how: str, summary: str) -> None:

@@ -1,8 +1,10 @@
 """`doit list`: where every preset and stage stands."""
 
-from doit.cmd_base import check_tasks_exist
+from fnmatch import fnmatch
+
 from doit.cmd_list import List
 
+from eulerstack.graph.names import resolved
 from eulerstack.graph.report import step_of
 from eulerstack.graph.step import Step
 
@@ -39,8 +41,9 @@ def execute(self, subtasks=False, quiet=False, pos_args=None):
     if quiet or not steps:
         return _list(self, subtasks=subtasks, quiet=quiet, pos_args=pos_args)
     tasks = {task.name: task for task in self.task_list}
-    names = [task for name in pos_args or () for task in ([name] if name in tasks else _of_preset(name, steps))]
-    check_tasks_exist(tasks, names)
+    presets = {step.preset.stem for step in steps}
+    given = resolved(pos_args or (), self.task_list, presets)
+    names = [task for name in given for task in ([name] if name in tasks else _of_name(name, steps))]
     found = states(steps)
     if names or subtasks:
         named = [tasks[name] for name in names or tasks]
@@ -62,9 +65,9 @@ def install() -> None:
     List._execute = execute
 
 
-def _of_preset(name: str, steps: list[Step]) -> list[str]:
-    """The tasks of a preset; the name itself where there is no such preset."""
-    return [step.name for step in steps if step.preset.stem == name] or [name]
+def _of_name(name: str, steps: list[Step]) -> list[str]:
+    """The tasks of a preset, of a pattern, or with a target of this name."""
+    return [step.name for step in steps if name in (step.preset.stem, str(step.stamp)) or fnmatch(step.name, name)]
 
 
 def _table(steps: list[Step], found: dict) -> str:

@@ -13,14 +13,14 @@ from doit.exceptions import InvalidDodoFile, TaskFailed
 
 from eulerstack import paths
 from eulerstack.errors import EulerStackError, ValidationError
-from eulerstack.graph import status
+from eulerstack.graph import clean, names, status
+from eulerstack.graph.names import SANITY
 from eulerstack.graph.report import Reporter
 from eulerstack.graph.step import Step
 from eulerstack.graph.workplace import Workplace
 
 __all__ = ["DOIT_CONFIG", "task_stages"]
 
-SANITY = "cpu_sanity"  # what `doit` and the group `sanity` lead to
 DOIT_CONFIG = {
     # doit's own record decides nothing here; in memory, it can neither be damaged nor keep a second doit waiting
     "backend": "sqlite3",
@@ -94,8 +94,8 @@ def _build(step: Step) -> TaskFailed | None:
 def _stages(package: str) -> dict[str, ModuleType]:
     """The stages by name, upstream first."""
     folder = Path(import_module(package).__file__).parent
-    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    waiting = {name: import_module(f"{package}.{name}") for name in names}
+    files = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    waiting = {name: import_module(f"{package}.{name}") for name in files}
     found: dict[str, ModuleType] = {}
     while waiting:
         ready = [name for name, stage in waiting.items() if all(above in found for above in stage.AFTER)]
@@ -115,3 +115,5 @@ def _first_line(stage: ModuleType) -> str:
 
 task_stages = tasks_of("eulerstack.stages")
 status.install()
+names.install()
+clean.install()

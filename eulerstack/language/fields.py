@@ -1,14 +1,11 @@
 """One field at a time: pydantic checks the tree, its findings become our sentences."""
 
-import copy
-import json
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pydantic
 
 from eulerstack.errors import Problem
+from eulerstack.language.dialects import same_word, type_of
 from eulerstack.language.locate import (
     Located,
     bare,
@@ -21,8 +18,10 @@ from eulerstack.language.locate import (
     members,
     tags_of,
 )
+from eulerstack.language.places import advice, renamed
 from eulerstack.language.schema import Spec
-from eulerstack.language.sentences import expectation, nearest, show, spelling
+from eulerstack.language.sentences import closest, expectation, nearest, show, spelling
+from eulerstack.language.sound import read, sound_part
 from eulerstack.language.source import Source
 from eulerstack.language.template import FFNS, MIXERS, RESERVED_MIXERS
 from eulerstack.language.where import Where
@@ -42,27 +41,19 @@ EXAMPLES = {
 ABSENT = object()
 
 
-@cache
-def _spec() -> pydantic.TypeAdapter:
-    return pydantic.TypeAdapter(Spec)
-
-
 def check_fields(source: Source) -> tuple[Spec | None, list[Problem], set[Where]]:
     """The document as blocks, the problems of single fields, and the addresses that carry them.
 
-    With problems, the blocks are those of the document without the offending keys, where that leaves a document, so
-    that fields can still be held against each other away from the problems.
+    With problems, the blocks are those of its sound part, where there is one, so that fields can still be held against
+    each other away from the problems.
     """
     problems, wrong = _entry_kinds(source)
     try:
-        return _spec().validate_json(json.dumps(source.tree)), problems, wrong
+        return read(source.tree), problems, wrong
     except pydantic.ValidationError as error:
         found = _Findings(source, error, wrong | source.unread)
     problems, wrong = problems + found.problems, wrong | found.wrong
-    try:
-        return _spec().validate_json(json.dumps(_without(source.tree, found.removable))), problems, wrong
-    except pydantic.ValidationError:
-        return None, problems, wrong
+    return sound_part(source.tree, found.removable), problems, wrong
 
 
 def value_at(tree: Any, where: Where) -> Any:
@@ -72,15 +63,6 @@ def value_at(tree: Any, where: Where) -> Any:
             tree = tree[step]
         except (KeyError, IndexError, TypeError):
             return ABSENT
-    return tree
-
-
-def _without(tree: Any, removable: set[Where]) -> Any:
-    tree = copy.deepcopy(tree)
-    for where in removable:
-        holder = value_at(tree, where[:-1]) if where else None
-        if isinstance(holder, dict):
-            holder.pop(where[-1], None)
     return tree
 
 
@@ -127,14 +109,16 @@ class _Findings:
         elif kind == "empty_name":
             self._add(at.where, "a name must not be empty", "give it a name", key=True)
         elif kind == "unexpected_keyword_argument":
-            self._add(at.where, "unknown key", _allowed(at), key=True)
+            self._add(at.where, "unknown key", advice(at), key=True)
         elif kind.startswith("union_tag"):
             self._tag(at)
         else:
             self._value(at, value)
 
     def _missing(self, at: Located) -> None:
-        key = at.where[-1]
+        key, beside = at.where[-1], value_at(self.source.tree, at.where[:-1])
+        if isinstance(beside, dict) and renamed(at.owner, key, beside):
+            return  # its other name is told
         pair = f"`{key}: {EXAMPLES[key]}`" if key in EXAMPLES else f"`{key}:` {expectation(at.kind)}{_about(at)}"
         self._add(at.where, "required key is missing", f"add {pair}")
 
@@ -142,15 +126,32 @@ class _Findings:
         where = (*at.where, "type")
         known = [tag for block in members(at.kind) for tag in tags_of(block)]
         value = value_at(self.source.tree, where)
-        if value is ABSENT:
-            self._add(where, "required key is missing", f"add `type:` one of {', '.join(known)}")
+        if where in self.source.unread:
+            self._strangers(at, "")  # why the type could not be read is told already
         elif value in _later(where):
             self._add(where, f"{value!r} is reserved for a later version", f"use one of {', '.join(known)}")
         elif value in known:
             self._add(where, "branches cannot be nested", "move these branches one level up")
+        elif value is ABSENT:
+            self._add(where, "required key is missing", f"add `type:` one of {', '.join(known)}")
+            self._strangers(at, "")
         else:
             what = f"expected one of {', '.join(known)}, found {show(value)}"
-            self._add(where, what, f"{nearest(value, known)}write one of these types")
+            snippet, remark = _elsewhere(at, value)
+            said = f"write `{snippet}`{remark}" if snippet else f"{nearest(value, known)}write one of these types"
+            self._add(where, what, said)
+            self._strangers(at, snippet.partition(",")[0].removeprefix("type: ") or closest(value, known))
+
+    def _strangers(self, at: Located, meant: str) -> None:
+        """Keys that no type of a block could have, where its type is wrong; `meant` is the likeliest type, or ""."""
+        blocks = members(at.kind)
+        known = {key for block in blocks for key in fields_of(block)}
+        owner = next((block for block in blocks if meant in tags_of(block)), None)
+        for key in value_at(self.source.tree, at.where):
+            if key not in known:
+                where = (*at.where, key)
+                self.wrong.add(where)
+                self._add(where, "unknown key", advice(Located(where, owner, None, None), known=known), key=True)
 
     def _value(self, at: Located, value: Any) -> None:
         wanted = expectation(at.kind)
@@ -158,8 +159,9 @@ class _Findings:
             what, fix = f"{value!r} is reserved for a later version", f"write {wanted}"
         else:
             what = f"expected {wanted}, found {show(value)}"
-            meant = _belongs(at, lambda block: value in choices_of(block, at.where[-1]))
-            meant = meant or nearest(value, choices(at.kind))
+            own = choices(at.kind)
+            meant = "" if same_word(value, own) else _belongs(at, value)
+            meant = meant or nearest(value, own)
             fix = _block_of(at, value) or spelling(value, wanted) or f"{meant}write {wanted}{_about(at)}"
         self._add(at.where, what, fix)
 
@@ -193,28 +195,26 @@ def _about(at: Located) -> str:
     return f" ({at.field.description})" if at.field and at.field.description else ""
 
 
-def _allowed(at: Located) -> str:
-    key, allowed = at.where[-1], sorted(fields_of(at.owner))
-    meant = _home(at.owner, key) or _belongs(at, lambda block: key in fields_of(block)) or nearest(key, allowed)
-    return f"{meant or _home(Spec, key)}Allowed: {', '.join(allowed)}"
-
-
-def _home(owner: type, key: str) -> str:
-    """`it belongs inside attention. ` where one block of this one takes what it does not take itself, or ""."""
-    blocks = {name: bare(field.annotation) for name, field in fields_of(owner).items()}
-    homes = [name for name, block in blocks.items() if is_block(block) and key in fields_of(block)]
-    return f"it belongs inside {homes[0]}. " if len(homes) == 1 else ""
-
-
 def _block_of(at: Located, value: Any) -> str:
     """``write `{type: attention}` `` where only the type of a block was written, or ""."""
     kind = bare(at.kind)
-    known = [tag for block in members(kind) or [kind] if is_block(block) for tag in tags_of(block)]
-    return f"write `{{type: {value}}}`" if isinstance(value, str) and value in known else ""
+    if not isinstance(value, str) or not (members(kind) or is_block(kind)):
+        return ""
+    known = [tag for block in members(kind) or [kind] for tag in tags_of(block)]
+    snippet, remark = (f"type: {value}", "") if value in known else _elsewhere(at, value)
+    return f"write `{{{snippet}}}`{remark}" if snippet else ""
 
 
-def _belongs(at: Located, fits: Callable[[type], bool]) -> str:
-    """`it belongs to type mamba. ` where another mixer or FFN takes what this one does not, or ""."""
+def _elsewhere(at: Located, word: Any) -> tuple[str, str]:
+    """What a word of other dialects is as the type of a mixer or an ffn: a snippet and a remark, or two ""."""
+    blocks = members(at.kind)
+    families = {"mixer": MIXERS["none"], "ffn": FFNS["none"]}
+    return type_of(word, next((name for name, block in families.items() if block in blocks), ""))
+
+
+def _belongs(at: Located, word: Any) -> str:
+    """`it belongs to type gated_mlp. ` where the same key of another mixer or ffn knows the word, or ""."""
     families = [family for family in (MIXERS, FFNS) if at.owner in family.values()]
-    homes = [name for family in families for name, block in family.items() if fits(block)]
+    known = {name: choices_of(block, at.where[-1]) for family in families for name, block in family.items()}
+    homes = [name for name, words in known.items() if same_word(word, words)]
     return f"it belongs to type {' or '.join(homes)}. " if homes else ""

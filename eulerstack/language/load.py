@@ -11,6 +11,7 @@ from eulerstack.language.document import Document
 from eulerstack.language.expressions import resolve
 from eulerstack.language.fields import check_fields
 from eulerstack.language.idle import IDLE_RULES
+from eulerstack.language.names import check_names
 from eulerstack.language.realism import check_realism
 from eulerstack.language.rules import check_rules
 from eulerstack.language.schema import Spec
@@ -53,6 +54,7 @@ def check_source(source: Source, disabled: Iterable[str] = ()) -> Checked:
     source, reserved, warnings = _set_reserved_aside(source)
     source = resolve(source)
     spec, problems, wrong = check_fields(source)
+    problems += check_names(source, wrong)
     if spec is not None:
         document = Document(spec, source)
         problems += check_rules(document, wrong)

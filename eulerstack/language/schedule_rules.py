@@ -1,4 +1,4 @@
-"""The schedule against the templates it names, and the templates against each other."""
+"""The schedule against the templates it names, which `names.py` looks up, and templates against each other."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,7 +7,6 @@ from eulerstack.language.block import Breach
 from eulerstack.language.document import Document
 from eulerstack.language.locate import choices_of
 from eulerstack.language.schedule import Parallel, Plain
-from eulerstack.language.sentences import nearest
 from eulerstack.language.template_rules import norm_options
 from eulerstack.language.where import Where
 
@@ -18,13 +17,6 @@ def references(document: Document) -> Iterator[tuple[Where, str]]:
         yield layers.where, layers.name
     if document.spec.head.mtp:
         yield ("head", "mtp", "head_template"), document.spec.head.mtp.head_template
-
-
-def templates_exist(document: Document) -> Iterator[Breach]:
-    known = list(document.spec.layer_templates)
-    for where, name in references(document):
-        if name not in known:
-            yield Breach(where, f"no template {name!r}", f"{nearest(name, known)}Templates: {', '.join(known)}")
 
 
 def overrides_fit(document: Document) -> Iterator[Breach]:
@@ -88,8 +80,6 @@ def _merge(entry: Parallel) -> Iterator[Breach]:
             yield Breach((key,), f"cross_attn needs {key}", f"name a stream: {', '.join(names)}")
         elif merge.type != "cross_attn" and name is not None:
             yield Breach((key,), f"a {merge.type} merge has no {key}", "delete it, or use cross_attn", key=True)
-        elif name is not None and name not in names:
-            yield Breach((key,), f"no stream {name!r}", f"{nearest(name, names)}Streams: {', '.join(names)}")
     if merge.type == "concat" and not merge.projection:
         what = f"{len(names)} streams side by side are {len(names)} times as wide as the model"
         yield Breach(("projection",), what, "set it to true, or use add or gated")
@@ -112,4 +102,4 @@ def one_residual_stream(document: Document) -> Iterator[Breach]:
             yield Breach((*where, "hyper", "expand"), what, "use one expand in all layers")
 
 
-SCHEDULE_RULES = (templates_exist, overrides_fit, streams_join, one_residual_stream)
+SCHEDULE_RULES = (overrides_fit, streams_join, one_residual_stream)

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from eulerstack.language.dialects import same_word
+
 SIMPLE = {bool: "true or false", NoneType: "null"}
 BOUNDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most", "multiple_of": "a multiple of"}
 # What only an expression would say: a variable, or numbers with signs between them.
@@ -89,7 +91,12 @@ def _is_number(text: str) -> bool:
 
 def nearest(word: Any, known: list[str]) -> str:
     """`did you mean 'window'? ` or ""."""
+    meant = closest(word, known)
+    return f"did you mean {meant!r}? " if meant else ""
+
+
+def closest(word: Any, known: list[str]) -> str:
+    """The known word that was meant: in another spelling or dialect, or misspelt; "" if none is close."""
     from difflib import get_close_matches  # only a mistake pays for this import
 
-    close = get_close_matches(str(word)[:100], known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}? " if close else ""
+    return same_word(word, known) or next(iter(get_close_matches(str(word)[:100], known, n=1, cutoff=0.6)), "")

@@ -8,7 +8,9 @@ from eulerstack.language.template import Template, state_of
 
 def not_nothing(template: Template) -> Iterator[Breach]:
     if template.mixer.type == "none" and template.ffn.type == "none":
-        yield Breach(("ffn", "type"), "neither mixer nor ffn: a layer has at least one of the two", "give it one of the two")
+        yield Breach(
+            ("ffn", "type"), "neither mixer nor ffn: a layer has at least one of the two", "give it one of the two"
+        )
 
 
 def norm_options(template: Template) -> Iterator[Breach]:

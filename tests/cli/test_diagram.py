@@ -11,6 +11,7 @@ from eulerstack.cli.explain_command import _described
 from eulerstack.cli.folding import unfold
 from eulerstack.cli.kinds import kinds_of
 from eulerstack.cli.ledger import ledger, total
+from eulerstack.compiler.runtime import payload_of
 from eulerstack.ir.costs import costs
 from eulerstack.ir.normalizer import normalize_to_ir
 from eulerstack.paths import catalogue_dir
@@ -53,6 +54,15 @@ def test_every_layer_is_of_one_kind_and_like_it(name):
             assert (layer.template, layer.mixer, layer.ffn) == (kind.layer.template, kind.layer.mixer, kind.layer.ffn)
     names = [kind.name for kind in diagram.kinds]
     assert len(names) == len(set(names))
+
+
+@every
+def test_kinds_are_called_as_in_config_json(name):
+    diagram, _ = known(PRESETS[name])
+    payload = payload_of(diagram.ir)
+    names = {index: kind.name for kind in diagram.kinds for index in kind.layers}
+    assert [names[index] for index in range(len(names))] == payload["block_pattern"]
+    assert [kind.name for kind in diagram.kinds] == list(payload["blocks"])
 
 
 @every
@@ -141,11 +151,11 @@ OVERRIDES = {
 def test_an_override_makes_a_kind_of_its_own(run, preset, override):
     line = "  - {template: attention}\n"
     path = preset("changed", line, f"{line}  - {{template: attention, override: {override}}}\n")
-    assert drawn(path) == ["  | state x 2", "  | attention", "  | attention-2"]
+    assert drawn(path) == ["  | state x 2", "  | attention", "  | attention.1"]
     text = run("explain", "-p", path).out
     difference, own = OVERRIDES[override]
     assert f"  differs in                  {difference}\n" in text
-    assert own in text[text.index("\nattention-2 ") :]
+    assert own in text[text.index("\nattention.1 ") :]
 
 
 def test_an_override_that_says_the_same_makes_none(preset):
@@ -157,14 +167,14 @@ def test_an_override_that_says_the_same_makes_none(preset):
 def test_no_kind_takes_the_name_of_a_template(preset):
     line = "  - {template: attention}\n"
     more = (
-        f"{line}  - {{template: attention, override: {{residual: {{scaling: 0.5}}}}}}\n  - {{template: attention-2}}\n"
+        f"{line}  - {{template: attention, override: {{residual: {{scaling: 0.5}}}}}}\n  - {{template: attention.1}}\n"
     )
     path = preset("named", line, more)
     text = path.read_text().replace(
-        "  state:\n", "  attention-2: {mixer: {type: attention}, ffn: {type: none}}\n  state:\n"
+        "  state:\n", "  attention.1: {mixer: {type: attention}, ffn: {type: none}}\n  state:\n"
     )
     path.write_text(text)
-    assert drawn(path)[1:] == ["  | attention", "  | attention-3", "  | attention-2"]
+    assert drawn(path)[1:] == ["  | attention", "  | attention.2", "  | attention.1"]
 
 
 def test_long_and_odd_names_stay_on_the_page(run, preset):

@@ -108,6 +108,19 @@ def test_blocks_key_by_key(run, preset, old):
     assert (found["layers"], found["schedule"], found["same"]) == ([], None, not expected)
 
 
+def test_options_that_nothing_reads_make_no_difference(run, preset):
+    """Widths of shared experts where there are none, a capacity where no token is dropped."""
+    preset("wider", "top_k: 2, d_ff: 16}", "top_k: 2, d_ff: 20, router: sigmoid, affinity: softmax}")
+    (pair,) = differences(run, "tiny", "wider")["layers"]
+    assert [(c["key"], c["a"], c["b"]) for c in pair["changes"]] == [("ffn.moe.d_ff", 16, 20)]
+    preset("shared", "top_k: 2, d_ff: 16}", "top_k: 2, d_ff: 16, shared_experts: 1, capacity_factor: 2.0}")
+    (pair,) = differences(run, "tiny", "shared")["layers"]
+    assert [(c["key"], c["a"], c["b"]) for c in pair["changes"]] == [
+        ("ffn.moe.shared_experts", 0, 1),
+        ("ffn.moe.shared_d_ff", None, 16),
+    ]
+
+
 def test_a_kind_that_one_side_lacks_and_the_schedules(run, preset):
     preset(
         "more",
@@ -117,10 +130,10 @@ def test_a_kind_that_one_side_lacks_and_the_schedules(run, preset):
     found = differences(run, "tiny", "more")
     assert [(pair["a"], pair["b"], pair["words"]) for pair in found["layers"]] == [
         ("attention", "attention", None),
-        (None, "attention-2", "attention window 16, gated_mlp, 1 layer"),
+        (None, "attention.1", "attention window 16, gated_mlp, 1 layer"),
     ]
     assert found["layers"][0]["changes"] == [{"key": "layers", "a": 1, "b": 2}]
-    assert found["schedule"] == {"a": "2 x state, attention", "b": "2 x state, 2 x attention, attention-2"}
+    assert found["schedule"] == {"a": "2 x state, attention", "b": "2 x state, 2 x attention, attention.1"}
 
 
 def test_a_renamed_template_is_the_same_kind_and_schedule(run, preset):
@@ -131,6 +144,13 @@ def test_a_renamed_template_is_the_same_kind_and_schedule(run, preset):
     found = differences(run, "tiny", "renamed")
     assert [pair["changes"] for pair in found["layers"]] == [[{"key": "template", "a": "attention", "b": "look"}]]
     assert found["schedule"] is None
+
+
+def test_a_name_that_looks_like_a_schedule_is_in_quotes(run, preset):
+    path = preset("odd", "{template: state, repeat: 2}", '{template: "2 x a, b", repeat: 2}')
+    path.write_text(path.read_text().replace("  state:\n", '  "2 x a, b":\n'))
+    preset("more", LINE, LINE * 2)
+    assert differences(run, "odd", "more")["schedule"]["a"] == "2 x '2 x a, b', attention"
 
 
 def test_another_mixer_is_said_in_words(run, preset):

@@ -120,6 +120,13 @@ def test_memory_in_float32_has_no_master_copy(run, preset):
     assert "AdamW has two moments in" in run("explain", "-p", "wide").out
 
 
+def test_one_layer_is_one(run, preset):
+    preset("single", "  - {template: state, repeat: 2}\n", "")
+    said = run("explain", "-p", "single").out
+    assert said.startswith("tiny: 1 layer of 128, ")
+    assert "1 layer: 0\n" in said
+
+
 def test_brief_is_one_sentence(run, own):
     said = run("explain", "-p", "tiny", "--brief").out
     assert said == "362 K parameters (362,040), 337.5 K active; KV cache 3.75 KiB at 64 tokens (its limit); " + (

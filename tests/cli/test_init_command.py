@@ -1,17 +1,16 @@
+import ast
 import json
+import re
+from pathlib import Path
 
 import pytest
 from yaml import safe_load
 
-FILES = [
-    ".gitignore",
-    "README.md",
-    "docs/building.md",
-    "docs/language.md",
-    "dodo.py",
-    "presets/my_model.yml",
-    "schema.json",
-]
+REPO = Path(__file__).resolve().parents[2]
+LESSONS = sorted(f"docs/tutorials/{path.name}" for path in REPO.glob("docs/tutorials/*.md"))
+PAGES = ["docs/building.md", "docs/language.md", *LESSONS]
+FILES = sorted([".gitignore", "README.md", *PAGES, "docs/schema.json", "dodo.py", "presets/my_model.yml"])
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 @pytest.fixture
@@ -40,12 +39,34 @@ def test_its_preset_is_valid_without_warnings_and_found_from_there(run, made):
     assert run("compile", "-p", "my_model", "--validate-only").status == 0
 
 
-def test_the_pages_that_errors_name_are_there(run, made, request):
-    for page in ("docs/language.md", "docs/building.md"):
-        assert (made / page).read_bytes() == (request.config.rootpath / page).read_bytes()
+def test_every_lesson_is_there():
+    assert len(LESSONS) >= 13
+
+
+def test_an_installed_package_has_every_page():
+    """What `setup.py` puts into a wheel."""
+    call = ast.parse((REPO / "setup.py").read_text()).body[-1].value
+    said = {k.arg: ast.literal_eval(k.value) for k in call.keywords if k.arg in ("package_dir", "package_data")}
+    folders = {name: folder for name, folder in said["package_dir"].items() if name.startswith("eulerstack.docs")}
+    held = {f"{folder}/{glob}" for name, folder in folders.items() for glob in said["package_data"][name]}
+    assert [page for page in PAGES if not any(Path(page).match(glob) for glob in held)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_there_and_its_links_lead_somewhere_there_too(made, page):
+    assert (made / page).read_bytes() == (REPO / page).read_bytes()
+    links = [link for link in LINK.findall((made / page).read_text()) if not link.startswith("http")]
+    places = {link: (made / page).parent.joinpath(link).resolve() for link in links}
+    assert [link for link, place in places.items() if not (place.is_file() and place.is_relative_to(made))] == []
+
+
+def test_what_an_error_names_is_there(run, made):
     path = made / "presets" / "my_model.yml"
     path.write_text(path.read_text().replace("d_model:", "d_modle:"))
-    for *_, see in run("validate", "-p", "my_model").problems:
+    problems = [*run("validate", "-p", "my_model").problems, *run("validate", "-p", "nothing").problems]
+    problems += run("init", made).problems
+    assert len(problems) == 4
+    for *_, see in problems:
         page, _, section = see.removeprefix("See: ").partition("#")
         headings = [line for line in (made / page).read_text().splitlines() if line.startswith("#")]
         assert section in {line.lstrip("# ").replace("`", "").lower().replace(" ", "-") for line in headings}
@@ -55,8 +76,8 @@ def test_its_schema_knows_its_preset(made):
     from jsonschema import Draft202012Validator
 
     text = (made / "presets" / "my_model.yml").read_text()
-    assert text.splitlines()[0] == "# yaml-language-server: $schema=../schema.json"
-    schema = json.loads((made / "schema.json").read_text())
+    assert text.splitlines()[0] == "# yaml-language-server: $schema=../docs/schema.json"
+    schema = json.loads((made / "docs" / "schema.json").read_text())
     assert list(Draft202012Validator(schema).iter_errors(safe_load(text))) == []
 
 
@@ -71,7 +92,7 @@ def test_its_graph_has_tasks_for_its_preset_alone(made, monkeypatch):
 @pytest.mark.parametrize("taken", FILES)
 def test_what_is_there_is_never_touched(run, tmp_path, taken):
     path = tmp_path / taken
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("mine")
     said = run("init", tmp_path)
     assert said.status == 1

@@ -7,7 +7,7 @@ import pytest
 from eulerstack import __version__, cli
 from eulerstack.cli.main import main
 
-COMMANDS = ["compile", "diff", "explain", "init", "presets", "schema", "validate"]
+COMMANDS = ["compile", "diff", "explain", "init", "new", "presets", "schema", "validate"]
 
 
 def test_version(run):
@@ -52,7 +52,11 @@ def test_an_unknown_preset_gets_three_lines_and_the_nearest_name(run, own):
     said = run("validate", "-p", "tinny")
     assert said.status == 1
     assert said.problems == [
-        ["tinny: ValidationError: no such preset", "Fix: did you mean 'tiny'?", "See: README.md#your-own-presets"]
+        [
+            "tinny: ValidationError: no such preset",
+            "Fix: did you mean 'tiny'?",
+            "See: docs/tutorials/02_presets.md#your-own-presets",
+        ]
     ]
 
 
@@ -61,6 +65,17 @@ def test_a_path_that_is_no_preset_gets_three_lines(run, own, given):
     said = run("explain", "-p", given)
     assert said.status == 1
     assert len(said.problems) == 1
+
+
+@pytest.mark.parametrize("command", [["validate"], ["explain", "--brief"], ["compile", "--print-config"]])
+def test_a_preset_is_an_argument_or_an_option(run, own, command):
+    as_option = run(*command, "--preset", "tiny")
+    for named in (run(*command, "tiny"), run(*command, "presets/tiny.yml")):
+        assert (named.status, named.err) == (0, "")
+        assert named.out.replace(str(own) + "/", "") == as_option.out.replace(str(own) + "/", "")
+    for wrong in (run(*command), run(*command, "tiny", "-p", "tiny"), run(*command, "tiny", "tiny")):
+        assert (wrong.status, wrong.out) == (2, "")
+    assert "give one preset" in run(*command).err
 
 
 def test_a_preset_by_name_by_path_and_from_the_catalogue(run, own):
@@ -125,6 +140,7 @@ def test_the_front_needs_no_torch(own):
         ["compile", "-p", "tiny", "--dry-run"],
         ["compile", "-p", "tiny", "--output", "tiny.json"],
         ["init", "elsewhere"],
+        ["new", "other", "--from", "tiny"],
         ["--version"],
     ]
     code = textwrap.dedent(BLOCKED) % commands

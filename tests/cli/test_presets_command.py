@@ -120,6 +120,15 @@ def test_a_broken_preset_among_them_is_said_and_hides_none(run, own, preset):
     assert errors == {"broken": "ValidationError", "folder": "ParseError", "binary": "ParseError"}
 
 
+@pytest.mark.parametrize(
+    ("name", "command"), [("of mine", "-p 'of mine'"), ("$(x)", "-p '$(x)'"), ("a\nb", r"-p 'a\nb'")]
+)
+def test_the_command_for_a_broken_preset_can_be_typed(run, own, name, command):
+    (own / "presets" / f"{name}.yml").write_text("{")
+    lines = run("presets", "list").out.splitlines()
+    assert [line for line in lines if line.endswith(f"ParseError: see eulerstack validate {command}")]
+
+
 def test_what_is_not_built_yet_is_listed_so(run, unbuilt):
     path, _, _ = unbuilt
     said = run("presets", "list")

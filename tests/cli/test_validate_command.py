@@ -16,8 +16,8 @@ def test_every_error_at_once_with_its_place(run, preset):
 
 
 def test_a_report(run, preset):
-    preset("sized", "d_ff: 48}", "d_ff: 48, target_params: 300000}")
-    said = run("validate", "-p", "sized", "--report")
+    preset("tiny", "d_ff: 48}", "d_ff: 48, target_params: 300000}")
+    said = run("validate", "-p", "tiny", "--report")
     lines = dict(line.split(maxsplit=1) for line in said.out.splitlines()[:-1])
     assert lines["model"] == "tiny"
     assert lines["layers"] == "3 of 2 templates: attention, state"
@@ -28,14 +28,26 @@ def test_a_report(run, preset):
 
 
 def test_a_warning_is_shown_counted_and_can_be_switched_off(run, preset):
-    path = preset("far", "d_ff: 48}", "d_ff: 48, target_params: 9000000}")
-    said = run("validate", "-p", "far")
+    path = preset("tiny", "d_ff: 48}", "d_ff: 48, target_params: 9000000}")
+    said = run("validate", "-p", "tiny")
     assert said.status == 0
     assert said.out == f"{path}: valid, 1 warning\n"
     assert "Warning: model.target_params: " in said.problems[0][0]
     assert "[target_params_mismatch]" in said.problems[0][0]
-    silent = run("validate", "-p", "far", "--disable", "target_params_mismatch")
+    silent = run("validate", "-p", "tiny", "--disable", "target_params_mismatch")
     assert (silent.status, silent.err, silent.out) == (0, "", f"{path}: valid\n")
+
+
+def test_a_file_that_is_not_called_as_its_model_gets_a_warning(run, preset):
+    path = preset("river")
+    said = run("validate", "river")
+    assert (said.status, said.out) == (0, f"{path}: valid, 1 warning\n")
+    assert said.problems[0][0] == f"{path}:2:15: Warning: model.name: 'tiny', and the file is river.yml"
+
+
+def test_one_template_is_one(run, preset):
+    preset("tiny", "  - {template: state, repeat: 2}\n", "")
+    assert "layers      1 of 1 template: attention\n" in run("validate", "tiny", "--report").out
 
 
 def test_an_unknown_rule_is_wrong_usage_and_the_rules_are_named(run, own):

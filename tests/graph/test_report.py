@@ -133,6 +133,24 @@ def test_a_failure_is_its_message_and_what_it_blocks_is_named(reporter):
     ]
 
 
+def test_a_group_that_is_blocked_is_no_blocked_task(reporter):
+    reporter.add_failure(task("normalize:one"), TaskFailed("one.yml:3: wrong"))
+    reporter.add_failure(task("compile:one"), UnmetDependency("normalize:one"))
+    reporter.add_failure(SimpleNamespace(name="compile", meta=None), UnmetDependency("compile:one"))
+    with pytest.raises(SystemExit):
+        reporter.complete_run()
+    assert printed(reporter)[-1] == "1 blocked, 1 failed, 0 up to date in 0.0 s"
+    assert [line for line in printed(reporter) if line.startswith("compile ")] == []
+
+
+def test_a_group_that_alone_is_blocked_ends_with_status_1(reporter):
+    reporter.add_failure(task("normalize:one"), TaskFailed("one.yml:3: wrong"))
+    reporter.add_failure(SimpleNamespace(name="normalize", meta=None), UnmetDependency("normalize:one"))
+    with pytest.raises(SystemExit) as end:
+        reporter.complete_run()
+    assert end.value.code == 1
+
+
 def test_an_interrupted_run_is_not_said_to_have_failed_by_itself(reporter):
     reporter.add_failure(task("compile:one"), UnmetDependency("normalize:one"))
 

@@ -60,7 +60,7 @@ def test_a_preset_by_name_is_all_its_stages(house):
 
 def test_names_alone_are_what_doit_itself_lists(house):
     assert house.doit("list", "--all", "--quiet").split()[:3] == ["compile", "compile:one", "compile:two"]
-    assert "is not a task" in house.doit("list", "nothing", status=3)
+    assert "no such task" in house.doit("list", "nothing", status=3)
 
 
 def test_what_was_built_of_a_preset_that_is_gone_is_named(house):

@@ -7,7 +7,8 @@ import yaml
 
 from eulerstack.errors import EulerStackError
 from eulerstack.language.fields import EXAMPLES
-from eulerstack.language.load import check
+from eulerstack.language.load import check, check_source
+from eulerstack.language.source import parse
 
 
 def problems(data):
@@ -88,6 +89,58 @@ def test_branches_are_checked_like_mixers(plain):
         (f"{at}.c", "expected a mapping, found 4"),
         (f"{at}.d.type", "required key is missing"),
     ]
+
+
+def test_a_wrong_type_hides_no_key_that_no_type_has(plain):
+    at, mixer = "layer_templates.block.mixer", {"d_state": 3, "mamba": {}}
+    expected = "expected one of attention, branched, hyena, mamba, none, retnet, ttt_layer, found "
+    for kind, what in {"mamba2": expected + "'mamba2'", "zzz": expected + "'zzz'"}.items():
+        plain["layer_templates"]["block"]["mixer"] = {"type": kind} | mixer
+        assert problems(plain) == [(f"{at}.type", what), (f"{at}.d_state", "unknown key")]
+    plain["layer_templates"]["block"]["mixer"] = mixer
+    assert problems(plain) == [(f"{at}.type", "required key is missing"), (f"{at}.d_state", "unknown key")]
+
+
+def test_a_type_that_could_not_be_read_is_told_once(plain):
+    text = yaml.safe_dump(plain).replace("type: attention", "type: 017\n      window: 8")
+    with pytest.raises(EulerStackError) as caught:
+        check_source(parse(text, "p.yml"))
+    assert [(p.category, p.where.rpartition(".")[2]) for p in caught.value.problems] == [
+        ("ParseError", "type"),
+        ("ValidationError", "window"),
+    ]
+
+
+WORDS = [
+    ("mixer", "mamba1", "write `{type: mamba, mamba: {variant: mamba1}}`"),
+    ("mixer", "gqa", "write `{type: attention}`, with model.n_kv_heads below n_heads"),
+    ("mixer", "retnet", "write `{type: retnet}`"),
+    ("ffn", "GeGLU", "write `{type: gated_mlp, activation: geglu}` (it is an activation)"),
+]
+
+
+@pytest.mark.parametrize(("key", "word", "fix"), WORDS)
+def test_a_word_for_a_block(plain, key, word, fix):
+    plain["layer_templates"]["block"][key] = word
+    with pytest.raises(EulerStackError) as caught:
+        check(plain)
+    assert [p.fix for p in caught.value.problems] == [fix]
+
+
+ACTIVATIONS = [
+    ("mlp", "SwiGLU", "it belongs to type gated_mlp or moe. "),
+    ("mlp", "gelu_new", "did you mean 'gelu_tanh'? "),
+    ("gated_mlp", "silu", "did you mean 'swiglu'? "),
+]
+
+
+@pytest.mark.parametrize(("kind", "word", "fix"), ACTIVATIONS)
+def test_an_activation_in_other_words(plain, kind, word, fix):
+    plain["layer_templates"]["block"]["ffn"] = {"type": kind, "activation": word}
+    with pytest.raises(EulerStackError) as caught:
+        check(plain)
+    (problem,) = caught.value.problems
+    assert problem.fix.startswith(f"{fix}write one of 'gelu'" if kind == "mlp" else fix)
 
 
 @pytest.mark.parametrize("kind", ["gated_deltanet", "gla", "rwkv7", "lightning"])

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eulerstack.errors import EulerStackError
+from eulerstack.language.dialects import NOTES, ours
 from eulerstack.language.load import Checked, check, check_source, load_preset
 from eulerstack.language.source import parse
 
@@ -27,12 +28,24 @@ scalars = (
     | st.floats()
     | st.text(max_size=8)
     | st.sampled_from(
-        ["${1/0}", "${let.heads}", "${", "attention", "inherit", datetime.date(2024, 1, 31), "\ud800", 10**400]
+        [
+            "${1/0}",
+            "${let.heads}",
+            "${",
+            "attention",
+            "inherit",
+            "mamba2",
+            "swiglu",
+            datetime.date(2024, 1, 31),
+            "\ud800",
+            10**400,
+        ]
     )
 )
 keys = (
     st.text(max_size=6)
-    | st.sampled_from(["type", "mixer", "let", "template", "vendor.a.b"])
+    | st.sampled_from(["type", "mixer", "let", "template", "vendor.a.b", "window", "d_state", "scale", "bias"])
+    | st.sampled_from(sorted(ours()) + sorted(NOTES))
     | st.integers()
     | st.none()
 )
