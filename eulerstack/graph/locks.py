@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from eulerstack.errors import CacheError
 
 SEE = "docs/building.md#cache"
 BUSY = (errno.EAGAIN, errno.EACCES)
+PAUSE = 0.02  # seconds between two attempts of one who waits for all others to end
 
 
 @contextmanager
@@ -37,6 +39,83 @@ def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
         os.close(file)
 
 
+@contextmanager
+def unless_held(path: Path) -> Iterator[bool]:
+    """Hold the lock file at `path` as `held` does, without waiting: False where another has it."""
+    file = take(path)
+    try:
+        yield file is not None
+    finally:
+        if file is not None:
+            path.unlink(missing_ok=True)
+            os.close(file)
+
+
+@contextmanager
+def among(path: Path) -> Iterator[None]:
+    """Hold the lock file at `path` together with all others who say so, and not while one is `alone`. It stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _locked(file, path, wait=True, how=fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def alone(path: Path, seconds: float) -> Iterator[bool]:
+    """Hold the lock file at `path` with nobody `among` us: False where that could not be had in `seconds`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        until = time.monotonic() + seconds
+        while not (had := _locked(file, path, wait=False)) and time.monotonic() < until:
+            time.sleep(PAUSE)
+        yield had
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def in_use(paths: list[Path]) -> Iterator[None]:
+    """Keep files that are there from being `free` until the block ends; nothing is written, and many may do so."""
+    files = []
+    try:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                files.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                _locked(files[-1], path, wait=True, how=fcntl.LOCK_SH)
+        yield
+    finally:
+        for file in files:
+            os.close(file)
+
+
+@contextmanager
+def free(path: Path) -> Iterator[bool]:
+    """Whether the file at `path` is there and nobody has it `in_use`; nobody can have it so inside the block."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield _locked(file, path, wait=False)
+    finally:
+        os.close(file)
+
+
+def living(folder: Path) -> list[str]:
+    """The processes that hold the lock files in `folder`."""
+    found = []
+    for path in sorted(folder.glob("*.lock")) if folder.is_dir() else ():
+        with free(path) as idle:
+            if not idle and path.exists():
+                found.append(_holder(path))
+    return found
+
+
 def take(path: Path, wait: bool = False) -> int | None:
     """An open file that holds the lock at `path`, with our pid in it; None if another has it and we do not `wait`."""
     while True:
@@ -54,9 +133,9 @@ def take(path: Path, wait: bool = False) -> int | None:
         os.close(file)  # released, and removed, between our open and our lock
 
 
-def _locked(file: int, path: Path, wait: bool) -> bool:
+def _locked(file: int, path: Path, wait: bool, how: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(file, how | (0 if wait else fcntl.LOCK_NB))
     except OSError as error:
         if error.errno in BUSY:
             return False
@@ -124,8 +203,8 @@ class Scratch:
         """Remove the folder of this process."""
         with self._guard:
             if self._own is not None:
-                self._remove(self._own.with_suffix(".lock"), self._lock)
-                self._own = None
+                own, self._own = self._own, None
+                self._remove(own.with_suffix(".lock"), self._lock)
         self.sweep()
 
     def _remove(self, lock: Path, file: int) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from eulerstack.digest import canonical, digest_of
 from eulerstack.errors import CacheError, EulerStackError
-from eulerstack.graph import locks, stamp
+from eulerstack.graph import locks, stamp, tampering
 from eulerstack.graph.source import PYTHON
 
 if TYPE_CHECKING:
@@ -134,19 +134,38 @@ class Step:
 
     def _build(self) -> None:
         place = self.place
-        self._check_before()
-        if hasattr(self.stage, "prepare"):
-            self.stage.prepare(self.preset, self.build_folder)
-        key = self.key()
-        digest = digest_of(key)
-        with locks.held(place.cache / "locks" / f"{digest}.lock", self._say_waiting):
-            # asked to run though fresh (`doit -a`): then the work is done again, and must come out the same
-            found = None if self._was_fresh else place.store.find(digest)
-            self.how = "made" if found is None else "restored"
-            found = found or self._make(key)
-            place.store.publish(found["outputs"], self.build_folder, place.build_scratch)
-        stamp.write(self.stamp, found, place.build_scratch.folder())
+        above = filter(None, (stamp.read(step.stamp) for step in self.upstream))
+        with locks.in_use([place.store.result(digest_of(made["key"])) for made in above]):
+            self._check_before()
+            if hasattr(self.stage, "prepare"):
+                self.stage.prepare(self.preset, self.build_folder)
+            key = self.key()
+            with locks.held(place.cache / "locks" / f"{digest_of(key)}.lock", self._say_waiting):
+                place.scratch.folder()  # its lock says to all who share the cache that a run is at work
+                if not self._was_fresh and (written := stamp.read(self.stamp)):
+                    tampering.tell(self, written, key)
+                found = self._restore(key) or self._make_and_publish(key)
+                # under the lock: who finds it free sees by the stamp that the result is in use
+                stamp.write(self.stamp, found, place.build_scratch.folder())
         self.summary, self.note = found["summary"], found["note"]
+
+    def _restore(self, key: dict) -> dict | None:
+        """The outputs as the store has them, if it has all of them to the end."""
+        place = self.place
+        # asked to run though fresh (`doit -a`): then the work is done again, and must come out the same
+        found = None if self._was_fresh else place.store.find(digest_of(key))
+        if found is not None:
+            with suppress(FileNotFoundError):
+                place.store.publish(found["outputs"], self.build_folder, place.build_scratch)
+                self.how = "restored"
+                return found
+        return None
+
+    def _make_and_publish(self, key: dict) -> dict:
+        self.how = "made"
+        found = self._make(key)
+        self.place.store.publish(found["outputs"], self.build_folder, self.place.build_scratch)
+        return found
 
     def _check_before(self) -> None:
         """The graph builds upstream first; `doit -s` and others at work meanwhile can break that."""

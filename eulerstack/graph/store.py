@@ -4,23 +4,28 @@
     <cache>/objects/<aa>/<sha256>       file contents, read-only
     <cache>/trees/<digest>/             a directory output, its files hard links to objects
     <cache>/damaged/                    what was found to differ from its digest, set aside
+    <cache>/store.lock                  held while a result is put together, so that no part of it is collected
 
 In `build/<preset>/` a file is a copy, so editing it harms nothing here, and a directory is a link to its tree. Nothing
-under a digest is ever written twice, and every use checks it.
+under a digest is ever written twice, and every use checks it. When a result was last of use is the time of its file.
 """
 
 import errno
+import hashlib
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from eulerstack.digest import SEE, Digests, digest_of, files_under, hash_file
 from eulerstack.errors import CacheError
-from eulerstack.graph import stamp
+from eulerstack.graph import locks, stamp
 from eulerstack.graph.locks import Scratch
+
+DAY = 86_400
 
 
 class Store:
@@ -42,6 +47,10 @@ class Store:
         """Where the directory with this manifest lies."""
         return self.cache / "trees" / digest_of(files)
 
+    @property
+    def lock(self) -> Path:
+        return self.cache / "store.lock"
+
     def find(self, key_digest: str) -> dict | None:
         """The sound result kept under a key, or None; damaged parts are set aside, so that the work is done again."""
         path = self.result(key_digest)
@@ -55,6 +64,9 @@ class Store:
         if broken:
             path.unlink(missing_ok=True)
             return None
+        with suppress(OSError):  # a cache that cannot be written to, or a result that went: neither matters here
+            if abs(time.time() - path.stat().st_mtime) > DAY:
+                os.utime(path)
         return found
 
     def keep(self, document: dict, out: Path, known: dict[str, str]) -> dict:
@@ -63,6 +75,10 @@ class Store:
         `known` are digests the writer has computed itself. If the key has a result already, the outputs must be the
         same: CacheError otherwise, for then a stage is not a function of its key.
         """
+        with locks.among(self.lock):
+            return self._keep(document, out, known)
+
+    def _keep(self, document: dict, out: Path, known: dict[str, str]) -> dict:
         outputs = {}
         for name in files_under(out):
             outputs[name] = self._adopt(out / name, known.get(name))
@@ -83,16 +99,19 @@ class Store:
         return document
 
     def publish(self, outputs: dict, build: Path, scratch: Scratch) -> None:
-        """Let `build` hold the outputs of a result that was found or kept just now: each appears at once."""
+        """Let `build` hold the outputs of a result that was found or kept just now: each appears at once.
+
+        FileNotFoundError if a part of it has gone or was written to since.
+        """
         build.mkdir(parents=True, exist_ok=True)
         temporary = scratch.folder()
         for name, entry in outputs.items():
             if "/" not in name and not self.digests.is_intact(build / name, entry):
-                stamp.place(self.object(entry["sha256"]).read_bytes(), self._free(build / name), temporary)
+                stamp.place(self._content(entry["sha256"]), self._free(build / name), temporary)
                 self.digests.remember(build / name, entry["sha256"])
         for name, files in trees_of(outputs).items():
             tree = self._materialise(files)
-            if not self._is_link_to(build / name, tree):
+            if not self.is_link_to(build / name, tree):
                 link = temporary / f"{name}.{os.urandom(6).hex()}"
                 link.symlink_to(os.path.relpath(tree, build))
                 link.replace(self._free(build / name, link=True))
@@ -102,9 +121,20 @@ class Store:
         files = {name: entry for name, entry in outputs.items() if "/" not in name}
         trees = trees_of(outputs)
         return all(self.digests.is_intact(build / name, entry) for name, entry in files.items()) and all(
-            self._is_link_to(build / name, self.tree(files)) and self._is_tree(self.tree(files), files)
+            self.is_link_to(build / name, self.tree(files)) and self._is_tree(self.tree(files), files)
             for name, files in trees.items()
         )
+
+    def _content(self, sha256: str) -> bytes:
+        path = self.object(sha256)
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise self._lost(path)
+        return data
+
+    def _lost(self, path: Path) -> FileNotFoundError:
+        self._set_aside(path)
+        return FileNotFoundError(errno.ENOENT, "changed while it was in use", str(path))
 
     def _has(self, entry: dict) -> bool:
         return self.digests.is_intact(self.object(entry["sha256"]), entry)
@@ -121,7 +151,7 @@ class Store:
             self._set_aside(target)
         with suppress(FileExistsError):
             os.link(path, target)
-        self.digests.remember(target, entry["sha256"])
+            self.digests.remember(target, entry["sha256"])
         return entry
 
     def _materialise(self, files: dict[str, dict]) -> Path:
@@ -134,8 +164,7 @@ class Store:
         for name, entry in files.items():
             target = temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(self.object(entry["sha256"]), target)
-            self.digests.remember(target, entry["sha256"])
+            self._link(entry, target)
         tree.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.rename(tree)
@@ -144,6 +173,18 @@ class Store:
                 raise  # otherwise another process was first
             shutil.rmtree(temporary)
         return tree
+
+    def _link(self, entry: dict, target: Path) -> None:
+        """Give an object another name. That changes its ctime, so its digest is remembered anew: but not where somebody
+        wrote to it meanwhile, by another of its names."""
+        source = self.object(entry["sha256"])
+        before = source.lstat()
+        if not self.digests.is_intact(source, entry, before):
+            raise self._lost(source)
+        os.link(source, target)
+        after = target.lstat()
+        if (before.st_ino, before.st_size, before.st_mtime_ns) == (after.st_ino, after.st_size, after.st_mtime_ns):
+            self.digests.remember(target, entry["sha256"])
 
     def _is_tree(self, tree: Path, files: dict[str, dict]) -> bool:
         try:
@@ -154,7 +195,8 @@ class Store:
             self.digests.is_intact(f"{tree}/{name}", entry, found[name]) for name, entry in files.items()
         )
 
-    def _is_link_to(self, path: Path, tree: Path) -> bool:
+    def is_link_to(self, path: Path, tree: Path) -> bool:
+        """Whether `path` is our link to `tree`."""
         try:
             return path.readlink() == Path(os.path.relpath(tree, path.parent))
         except OSError:

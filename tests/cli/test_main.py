@@ -7,7 +7,7 @@ import pytest
 from eulerstack import __version__, cli
 from eulerstack.cli.main import main
 
-COMMANDS = ["compile", "diff", "explain", "init", "new", "presets", "schema", "validate"]
+COMMANDS = ["cache", "compile", "diff", "explain", "init", "new", "presets", "schema", "validate", "why"]
 
 
 def test_version(run):
@@ -39,7 +39,7 @@ def test_nothing_asked_is_a_usage_error_that_helps(run):
 def test_an_unknown_command_gets_a_hint(run):
     said = run("expalin", "-p", "tiny")
     assert said.status == 2
-    assert "no command 'expalin'. Did you mean 'explain'? Commands: compile, diff, explain, init," in said.err
+    assert "no command 'expalin'. Did you mean 'explain'? Commands: cache, compile, diff, explain, init," in said.err
     assert "Did you mean" not in run("zzz").err
 
 

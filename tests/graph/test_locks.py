@@ -100,3 +100,56 @@ def test_a_job_folder_is_gone_with_its_block_and_the_rest_on_close(tmp_path):
     assert scratch.folder().exists()
     scratch.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_many_may_be_among_and_one_alone(tmp_path):
+    path = tmp_path / "shared.lock"
+    with locks.among(path), locks.among(path), locks.alone(path, 0) as alone:
+        assert not alone
+    with locks.alone(path, 0) as alone, locks.alone(path, 0.05) as second:
+        assert (alone, second) == (True, False)
+
+
+def test_one_who_wants_to_be_alone_waits_for_the_others(tmp_path):
+    path, entered, leave = tmp_path / "shared.lock", threading.Event(), threading.Event()
+
+    def work():
+        with locks.among(path):
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait(10)
+    threading.Timer(0.1, leave.set).start()
+    with locks.alone(path, 10) as alone:
+        assert alone
+        assert leave.is_set()
+    thread.join()
+
+
+def test_a_file_in_use_is_not_free(tmp_path):
+    path = tmp_path / "result.json"
+    path.touch(mode=0o444)
+    with locks.in_use([path, tmp_path / "gone"]), locks.in_use([path]), locks.free(path) as idle:
+        assert not idle
+    with locks.free(path) as idle:
+        assert idle
+    with locks.free(tmp_path / "gone") as idle:
+        assert not idle
+    assert [file.name for file in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_lock_is_had_at_once_or_not(tmp_path, holder):
+    with locks.unless_held(tmp_path / "key.lock") as ours:
+        assert not ours
+    assert (tmp_path / "key.lock").exists()
+    with locks.unless_held(tmp_path / "other.lock") as ours:
+        assert ours
+    assert not (tmp_path / "other.lock").exists()
+
+
+def test_the_living_are_named(tmp_path, holder):
+    (tmp_path / "tmp" / "1-dead.lock").touch()
+    assert locks.living(tmp_path / "tmp") == locks.living(tmp_path) == [str(holder.pid)]
+    assert locks.living(tmp_path / "nowhere") == []
