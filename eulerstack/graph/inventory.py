@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eulerstack.digest import digest_of
 from eulerstack.graph import stamp
+from eulerstack.graph.listing import listed
 from eulerstack.graph.store import trees_of
 
 # All that the project writes below its cache; nothing else there is ever counted or removed.
@@ -62,7 +63,7 @@ def results(cache: Path, known: dict[Path, Result] | None = None) -> dict[Path, 
     For then nobody can say what it names.
     """
     found = {}
-    for path in sorted((cache / "results").glob("*.json")):
+    for path in listed(cache / "results", ".json"):
         try:
             found[path] = (known or {}).get(path) or _result(path)
         except FileNotFoundError:
@@ -79,19 +80,19 @@ def _result(path: Path) -> Result:
 
 def objects(cache: Path) -> dict[str, Path]:
     """Every object by its sha256."""
-    return {path.name: path for path in sorted((cache / "objects").glob("??/*"))}
+    return {path.name: path for folder in listed(cache / "objects") for path in listed(folder)}
 
 
 def trees(cache: Path) -> dict[str, Path]:
     """Every tree by the digest of its manifest."""
-    return {path.name: path for path in sorted((cache / "trees").glob("*"))}
+    return {path.name: path for path in listed(cache / "trees")}
 
 
 def shards(cache: Path) -> dict[str, Shard]:
     """Token shards by key, and what is left of ones that were never finished."""
     found: dict[str, Shard] = {}
     folder = cache / "tokens"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in listed(folder):
         key = path.name.lstrip(".").partition(".")[0]
         shard = found.setdefault(key, Shard(folder / f".{key}.json.lock"))
         if path.suffix != ".lock":
@@ -151,10 +152,12 @@ class Published:
 
 def published(build: Path, cache: Path, since: float = 0) -> Published:
     """By its stamps and its links, of those only that are not older than `since`."""
-    stamps = [path for path in build.glob("*/.stamps/*.json") if _is_since(path, since)]
+    presets = listed(build)
+    stamps = [path for own in presets for path in listed(own / ".stamps", ".json") if _is_since(path, since)]
     written = filter(None, map(stamp.read, stamps))
     keys = frozenset(digest_of(document["key"]) for document in written)
-    links = [path.resolve() for path in build.glob("*/*") if path.is_symlink() and _is_since(path, since)]
+    outputs = [path for own in presets for path in listed(own)]
+    links = [path.resolve() for path in outputs if path.is_symlink() and _is_since(path, since)]
     home = (cache / "trees").resolve()
     return Published(keys, frozenset(path.name for path in links if path.parent == home))
 

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eulerstack.errors import CacheError
+from eulerstack.graph.listing import listed
 
 SEE = "docs/building.md#cache"
 BUSY = (errno.EAGAIN, errno.EACCES)
@@ -109,7 +110,7 @@ def free(path: Path) -> Iterator[bool]:
 def living(folder: Path) -> list[str]:
     """The processes that hold the lock files in `folder`."""
     found = []
-    for path in sorted(folder.glob("*.lock")) if folder.is_dir() else ():
+    for path in listed(folder, ".lock"):
         with free(path) as idle:
             if not idle and path.exists():
                 found.append(_holder(path))
@@ -193,7 +194,7 @@ class Scratch:
 
     def sweep(self) -> None:
         """Remove the folders of processes that no longer live."""
-        for path in self.root.glob("*.lock") if self.root.is_dir() else ():
+        for path in listed(self.root, ".lock"):
             if self._own is None or path != self._own.with_suffix(".lock"):
                 file = take(path)
                 if file is not None:
@@ -218,7 +219,7 @@ class Scratch:
 
 def sweep(folder: Path) -> None:
     """Remove the lock files in `folder` that no living process holds."""
-    for path in folder.glob("*.lock") if folder.is_dir() else ():
+    for path in listed(folder, ".lock"):
         file = take(path)
         if file is not None:
             path.unlink(missing_ok=True)
