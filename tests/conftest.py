@@ -1,6 +1,7 @@
 """What tests of all rooms share: a workspace of one's own, and small exports of the catalogue."""
 
 import os
+from functools import cache
 from pathlib import Path
 
 # Before torch is imported: threads that wait for each other in several test processes at once cost more than they give.
@@ -9,6 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 
 from eulerstack.compiler.closure import EXPORTS, MODELING
+from eulerstack.compiler.judge import judge
+from eulerstack.ir.shrink import shrink
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -49,3 +52,18 @@ def part_modules() -> set[str]:
     """The modeling files that a model may name as a part: what no test of parts may leave out."""
     stems = {path.stem for path in MODELING.glob("*.py")}
     return {stem for stem in stems if stem in EXPORTS or stem.partition("_")[0] in EXPORTS}
+
+
+@pytest.fixture
+def judged(path):
+    """The preset file `path`, checked and counted; once for all tests that ask."""
+    return _judged(path)
+
+
+@pytest.fixture(params=["full", "small"])
+def variant(request, judged):
+    """The IR of `judged` at full size, and the one that the sanity run checks."""
+    return judged.ir if request.param == "full" else shrink(judged.ir)
+
+
+_judged = cache(judge)

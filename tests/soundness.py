@@ -2,11 +2,9 @@
 
 import math
 import re
-from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-from eulerstack.compiler.judge import judge
 from eulerstack.compiler.runtime import runtime_config
 from eulerstack.export.build import build_on_meta, plan
 from eulerstack.ir.tensors import buffers, parameters
@@ -14,8 +12,6 @@ from eulerstack.ir.types import IR
 
 ENTRIES = ("Teaches", "Compare with", "Papers", "Numbers")
 COMPARED = re.compile(r"(\w+)(?: \((?:[^()]|\([^()]*\))+\))?(?:, |\.$)")
-
-judged = cache(judge)
 
 
 def head(path: Path) -> dict[str, str]:

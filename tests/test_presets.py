@@ -10,6 +10,7 @@ from runpy import run_path
 import pytest
 
 from eulerstack.cli.brief import brief
+from eulerstack.compiler.judge import judge
 from eulerstack.ir.costs import costs
 from eulerstack.ir.shrink import shrink
 from eulerstack.paths import catalogue_dir
@@ -37,17 +38,6 @@ MINI = 120_000_000
 each = pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 
 
-@pytest.fixture
-def judged(path):
-    return SOUND["judged"](path)
-
-
-@pytest.fixture(params=["full", "small"])
-def variant(request, judged):
-    """The IR at full size, and the one that the sanity run checks."""
-    return judged.ir if request.param == "full" else shrink(judged.ir)
-
-
 def test_the_catalogue_is_these_presets():
     assert {path.stem for path in PRESETS} == NAMES
     assert len(NAMES) == 57
@@ -66,7 +56,7 @@ def test_it_has_no_warning_but_that_of_each_reserved_key(judged):
 
 
 def test_one_preset_shows_reserved_keys():
-    assert [path.stem for path in PRESETS if SOUND["judged"](path).ir.reserved] == ["arch_expert_dsv4_v3fallback"]
+    assert [path.stem for path in PRESETS if judge(path).ir.reserved] == ["arch_expert_dsv4_v3fallback"]
 
 
 @each
@@ -120,6 +110,6 @@ def test_the_tensors_of_the_model_are_those_predicted(path, variant):
 @pytest.mark.parametrize("name", TWINS)
 def test_a_mini_is_the_twin_of_the_large_one(name, catalogue):
     """The same parts around it: what differs is sizes and depth."""
-    large, small = (SOUND["judged"](catalogue[f"arch_expert_{name}{end}"]).ir for end in ("", "_mini"))
+    large, small = (judge(catalogue[f"arch_expert_{name}{end}"]).ir for end in ("", "_mini"))
     assert kinds(small) == kinds(large)
     assert small.head.type == large.head.type

@@ -18,16 +18,6 @@ SMALL = 60_000_000
 each = pytest.mark.parametrize("path", PRIMITIVES, ids=lambda path: path.stem)
 
 
-@pytest.fixture
-def judged(path):
-    return SOUND["judged"](path)
-
-
-@pytest.fixture(params=["full", "small"])
-def variant(request, judged):
-    return judged.ir if request.param == "full" else shrink(judged.ir)
-
-
 def test_there_are_primitives_and_nothing_else():
     assert len(PRIMITIVES) >= 22
     assert set(FOLDER.iterdir()) == set(PRIMITIVES)

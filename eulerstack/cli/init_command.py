@@ -6,6 +6,7 @@ from shlex import quote
 
 import click
 
+from eulerstack.atomic import whole
 from eulerstack.cli.options import DirectoryPath
 from eulerstack.errors import ExportError
 from eulerstack.paths import docs_dir
@@ -103,7 +104,8 @@ def command(directory: Path) -> None:
         for name, text in files.items():
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            with whole(path) as file:
+                file.write(text.encode())
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise ExportError.at(directory, what, "name a directory you can write to", SEE) from error

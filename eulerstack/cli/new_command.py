@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from eulerstack.atomic import whole
 from eulerstack.cli.init_command import PRESET, SEE
 from eulerstack.cli.options import PresetType
 from eulerstack.errors import ExportError, ParseError, ValidationError
@@ -33,8 +34,8 @@ def command(name: str, origin: Path | None) -> None:
     text = _text(name, origin)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with whole(path) as file:
+            file.write(text.encode())
     except OSError as error:
         what = f"cannot be written: {error.strerror}"
         raise ExportError.at(path, what, "make it possible to write there", SEE) from error

@@ -37,10 +37,8 @@ def train_steps(
     return losses
 
 
-def decreased(losses: list[float], *, by: float = 0.0) -> bool:
-    """Whether training went down: every loss finite, and the last three on average below
-    the first by its share `by`.
-    """
+def decreased(losses: list[float]) -> bool:
+    """Whether training went down: every loss finite, and the last three on average below the first."""
     tail = losses[-3:]
     finite = len(losses) > 1 and all(map(math.isfinite, losses))
-    return finite and sum(tail) / len(tail) < losses[0] * (1 - by)
+    return finite and sum(tail) / len(tail) < losses[0]

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -125,18 +123,3 @@ def test_a_workspace_without_a_cache(run, own):
     for arguments in (("stats",), ("gc",), ("verify",), ("clear", "--yes")):
         assert run("cache", *arguments).status == 0
     assert not (own / "cache").exists()
-
-
-CODE = """
-import sys
-from eulerstack.cli.main import main
-try:
-    main(["cache", "stats"])
-finally:
-    print("torch" in sys.modules)
-"""
-
-
-def test_no_torch(own):
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, cwd=own, check=True)
-    assert done.stdout.splitlines()[-1] == "False"

@@ -140,6 +140,10 @@ def test_the_front_needs_no_torch(own):
         ["compile", "-p", "tiny", "--dry-run"],
         ["compile", "-p", "tiny", "--output", "tiny.json"],
         ["init", "elsewhere"],
+        ["why", "tiny"],
+        ["cache", "stats"],
+        ["cache", "gc"],
+        ["cache", "verify"],
         ["new", "other", "--from", "tiny"],
         ["--version"],
     ]

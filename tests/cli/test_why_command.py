@@ -1,8 +1,5 @@
 """`eulerstack why`: tasks, stages and presets by name, without torch."""
 
-import subprocess
-import sys
-
 import pytest
 
 from eulerstack.graph.tasks import task_stages
@@ -75,18 +72,3 @@ def test_a_graph_that_cannot_be_made_is_said(run, preset):
     said = run("why", "tiny")
     assert said.status == 1
     assert "the name of a preset may hold neither '=' nor '*'" in said.problems[0][0]
-
-
-CODE = """
-import sys
-from eulerstack.cli.main import main
-try:
-    main(["why", "tiny"])
-finally:
-    print("torch" in sys.modules)
-"""
-
-
-def test_no_torch(own):
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, cwd=own, check=True)
-    assert done.stdout.splitlines()[-1] == "False"

@@ -1,8 +1,12 @@
+import importlib
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from eulerstack.training import steps
 from eulerstack.training.steps import decreased, train_steps
 
 
@@ -55,8 +59,26 @@ def test_decreased(losses, down):
     assert decreased(losses) is down
 
 
-def test_decreased_by_a_share():
-    losses = [10.0, 9.95, 9.92]
-    assert decreased(losses)
-    assert not decreased(losses, by=0.01)
-    assert decreased([10.0, 9.8, 9.7], by=0.01)
+class Batches(torch.nn.Module):
+    """A model whose loss depends on the batch alone, so that nothing can be learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, input_ids, labels, use_cache):
+        return SimpleNamespace(loss=input_ids.float().mean() + self.weight)
+
+
+@pytest.mark.parametrize(("lr", "said"), [(1e-9, "an obstacle"), (1.0, "")])
+def test_an_easier_batch_after_a_hard_one_is_no_learning(monkeypatch, lr, said):
+    """The loss is asked of the first batch again: the last three of training are lower here whatever the rate."""
+    monkeypatch.syspath_prepend(Path(steps.__file__).parent)
+    laws = importlib.import_module("laws")
+    monkeypatch.setattr(laws, "_obstacle", lambda subject: "an obstacle")
+    model, hard, easy = Batches(), torch.full((1, 4), 9), torch.full((1, 4), 5)
+    subject = SimpleNamespace(model=model, batches=(hard, easy, easy, easy), steps=4, lr=lr, seed=1, losses=[])
+    subject.loss = lambda: model(hard, hard, False).loss
+    assert laws.learns(subject)[1] == said
+    assert decreased(subject.losses[:-1])
+    assert len(subject.losses) == subject.steps + 1
